@@ -61,13 +61,14 @@ def end_killed_runs(client: SyncPrefectClient, pool: str, on_line: Callable[[str
     are all runs if the server does not answer.
     """
     with suppress(httpx.HTTPError):
-        for run in _read_under_way(client, pool):
+        for run in read_under_way(client, pool):
             if (state := _find_end(run)) is not None:
                 client.set_flow_run_state(run.id, state, force=True)
                 on_line(f"The run {run.name} was left behind by a worker that was killed; it is {state.name} now.")
 
 
-def _read_under_way(client: SyncPrefectClient, pool: str) -> list[FlowRun]:
+def read_under_way(client: SyncPrefectClient, pool: str) -> list[FlowRun]:
+    """Return the runs of a work pool that have one of its places."""
     chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*UNDER_WAY])))
     of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
     return client.read_flow_runs(flow_run_filter=chosen, work_pool_filter=of_pool)

@@ -5,7 +5,8 @@ from functools import partial
 from prefect import flow
 
 from flows.finished import find_finetuned, find_pretrained, find_records
-from flows.form import FIELDS, name_run, with_form
+from flows.form import name_run, with_form
+from flows.parameters import CHECKED, FIELDS
 from flows.report import show_report, show_stages
 from flows.report_pages import REPORT
 from flows.settling import settle_folder
@@ -36,7 +37,7 @@ def evaluate(
     """
     performed: list[Performed] = []
     make = partial(perform, performed=performed)
-    check_run(config, ("evaluation",))
+    check_run(config, CHECKED["evaluate"])
     config = make_builtin(config, make)
     folders = [settle_folder(records)] if records else find_records(config)
     phases = [settle_folder(pretrained)] if pretrained else find_pretrained(config, folders)

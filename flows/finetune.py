@@ -5,7 +5,8 @@ from functools import partial
 from prefect import flow
 
 from flows.finished import find_pretrained, find_records
-from flows.form import FIELDS, name_run, with_form
+from flows.form import name_run, with_form
+from flows.parameters import CHECKED, FIELDS
 from flows.report import show_stages
 from flows.settling import settle_folder
 from flows.stages import MODEL, finetuning_stage, make_builtin
@@ -32,7 +33,7 @@ def finetune(
     make = partial(perform, performed=performed)
     if not model:
         config.check_finetuned_length()
-    check_run(config, ("finetuning",))
+    check_run(config, CHECKED["finetune"])
     config = make_builtin(config, make)
     folder = settle_folder(model) if model else find_pretrained(config, find_records(config))[-1] / MODEL
     finetuned = make(finetuning_stage(config, folder))

@@ -6,8 +6,10 @@ the bounds and descriptions of the settings, so values out of bounds are refused
 """
 
 import inspect
-from collections.abc import Callable, Sequence
-from functools import wraps
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +17,20 @@ from prefect import Flow
 from prefect.runtime import flow_run
 from prefect.utilities.callables import parameter_schema
 
+from flows.parameters import CONFIG, FIELDS, OVERRIDES, list_overrides
 from flows.plan import holding_plan
 from flows.settling import DEFAULT_CONFIG, settle_config
-from keras_bert_flow.artifacts import canonical_json
+from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.matrix import ONE_RUN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.settings import Settings
 from keras_bert_flow.config.tasks import TASKS
+from keras_bert_flow.locks import RUN_NAME
 
-CONFIG, OVERRIDES = "config_path", "overrides"
-# Parameter of a flow → type, title, setting
-FIELDS = {
-    "corpus": (list[str] | None, "Text: files, folders and globs", "corpus.input"),
-    "kind": (str | None, "Kind of task", "task.kind"),
-    "train": (str | None, "Task table to learn from", "task.train"),
-    "dev": (str | None, "Task table to be measured on", "task.dev"),
-    "size": (str | None, "Size of the model", "model.size"),
-    "steps": (int | None, "Budget: steps of pre-training", "pretraining.total_steps"),
-    "backend": (str | None, "Keras backend", "backend"),
-    "output": (str | None, "Folder of results", "runs"),
-}
 CONFIG_TITLE, CONFIG_HELP = "Configuration", "File of settings, relative to the working directory."
 OVERRIDES_TITLE, OVERRIDES_HELP = "Further settings", "`key=value`, such as finetuning.epochs=1; they win."
 MAX_SHOWN = 60  # characters of a setting in a run's name
-OVERRIDE = r"^[A-Za-z_][A-Za-z0-9_.]*=.*$"
+OVERRIDE = rf"^({'|'.join(PipelineConfig.model_fields)})(\.[^=]+)?=.*$"
 
 
 def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]:
@@ -66,7 +58,7 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
             fields = {name: given.pop(name) for name in names if name in given}
             overrides = list_overrides(fields, given.pop(OVERRIDES, ()))
             config = settle_config(given.pop(CONFIG, DEFAULT_CONFIG), overrides)
-            with holding_plan(config):
+            with _naming_processes(), holding_plan(config):
                 return run(config, **given)
 
         del start.__wrapped__  # otherwise its signature would be used for `start`
@@ -77,8 +69,26 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
     return decorate
 
 
+@contextmanager
+def _naming_processes() -> Iterator[None]:
+    """Let the locks of this process and its children, started within the block, name the run that holds them."""
+    before = os.environ.get(RUN_NAME)
+    os.environ[RUN_NAME] = flow_run.name or before or ""
+    try:
+        yield
+    finally:
+        os.environ.pop(RUN_NAME)
+        if before is not None:
+            os.environ[RUN_NAME] = before
+
+
 def name_run() -> str:
-    """Name a run after its configuration, form fields and overrides: `quickstart, tiny, backend=jax`."""
+    """Name a run after its configuration, form fields and overrides: `quickstart, tiny, backend=jax`.
+
+    A name that it was given stays: Prefect names the others at random, `brave-lion`.
+    """
+    if flow_run.name is not None and not is_random_name(flow_run.name):
+        return flow_run.name
     given = flow_run.parameters
     chosen = [str(given[name]) for name in ("size", "backend") if given.get(name)]
     chosen[1:1] = [f"{given['steps']} steps"] if given.get("steps") else []
@@ -86,10 +96,17 @@ def name_run() -> str:
     return ", ".join([Path(given[CONFIG]).stem, *chosen])
 
 
-def list_overrides(fields: dict[str, Any], overrides: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the filled-in fields as `key=value` settings, followed by the overrides, which take precedence."""
-    given = {name: value for name, value in fields.items() if value not in (None, "", [], ())}
-    return (*(f"{FIELDS[name][2]}={canonical_json(value)}" for name, value in given.items()), *overrides)
+def is_random_name(name: str) -> bool:
+    """Return whether Prefect makes such names: two words of the lists of `coolname`, which it depends on."""
+    return name.count("-") == 1 and _random_words().issuperset(name.split("-"))
+
+
+@cache
+def _random_words() -> frozenset[str]:
+    from coolname.data import config
+
+    entries: list[Any] = [*config.values()]
+    return frozenset(word for entry in entries for word in entry.get("words", ()))
 
 
 def describe_form(flow: Flow, config: PipelineConfig, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -107,6 +124,8 @@ def describe_form(flow: Flow, config: PipelineConfig, path: str) -> tuple[dict[s
             _, title, setting = FIELDS[name]
             values[name] = _read(config, setting)
             entry |= _describe(config, setting) | {"title": title, "default": values[name]}
+            if name == "steps":
+                entry |= _describe_least_steps(config, path, entry["description"])
         elif name == CONFIG:
             entry |= {"title": CONFIG_TITLE, "enum": [path], "default": path}
         elif name == OVERRIDES:
@@ -134,6 +153,17 @@ def _describe(config: PipelineConfig, setting: str) -> dict[str, Any]:
     if setting == FIELDS["kind"][2]:  # the schema of each kind has only that kind
         described = {"type": "string", "enum": list(TASKS), "description": described["description"]}
     return {name: value for name, value in described.items() if name not in ("title", "default")}
+
+
+def _describe_least_steps(config: PipelineConfig, path: str, description: str) -> dict[str, Any]:
+    """Return the entries of the field `steps` whose configuration has a warm-up of its own, which must fit in them."""
+    least = config.pretraining.warmup_steps
+    try:
+        load_config(path, [f"{FIELDS['steps'][2]}=1"])
+    except ValueError:
+        further = "`pretraining.total_steps` and `pretraining.warmup_steps` in the further settings"
+        return {"minimum": least, "description": f"{description} At least its warm-up; for fewer set {further}."}
+    return {}
 
 
 def _document(run: Callable[..., str], names: Sequence[str]) -> str:

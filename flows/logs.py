@@ -10,14 +10,21 @@ _KEPT = "\n\t" + JOINERS  # Prefect's own messages have several lines
 
 
 def escape_run_logs() -> None:
-    """Escape the messages and tracebacks of flow and task runs, without credentials, before they reach any handler."""
+    """Escape the messages and tracebacks of flow and task runs, without credentials, before they reach any handler.
+
+    An error that the user can fix is its line alone, unless the level of Prefect's logs is DEBUG: a traceback of 30
+    lines, which Prefect prints twice, would hide it.
+    """
     for name in RUN_LOGGERS:
         logging.getLogger(name).addFilter(_escape)
 
 
 def _escape(record: logging.LogRecord) -> bool:
     record.msg, record.args = escape_controls(hide_credentials(record.getMessage()), _KEPT), ()
-    if record.exc_info:
+    is_mistake = record.exc_info is not None and isinstance(record.exc_info[1], (ValueError, OSError))
+    if is_mistake and not logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+        record.exc_info = record.exc_text = None
+    elif record.exc_info:
         text = hide_credentials(logging.Formatter().formatException(record.exc_info))
         record.exc_text = escape_controls(text, _KEPT)
     return True

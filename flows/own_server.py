@@ -2,9 +2,11 @@
 
 Prefect's server answers any page of any origin and any `Host`, and whoever may start a run may also name the command
 that the worker executes (`job_variables`). This one refuses requests that another site's page sends, or that reach this
-machine under another name (DNS rebinding), and, for `kbf serve`, whatever would run something else than our flows.
+machine under another name (DNS rebinding), and, for `kbf serve`, whatever would run something else than our flows. It
+also refuses a run whose settings or files are wrong, in one line: it would fail, but only once it is its turn.
 """
 
+import asyncio
 import base64
 import hashlib
 import json
@@ -12,17 +14,24 @@ import os
 import re
 import shlex
 import sys
+import time
+from asyncio.subprocess import PIPE
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from datetime import datetime
 from functools import partial
 from typing import Any
 
-from flows.child import GUARD
+from flows.child import GUARD, PLAIN_OUTPUT
 from flows.guard import ANY_PARENT
+from flows.parameters import CONFIG
+from keras_bert_flow import exit_status
 
 HOST = "127.0.0.1"
 LOGIN = "/kbf/login"
 SERVER_PASSWORD, CLIENT_PASSWORD = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"  # Prefect's names
 MAX_BODY_BYTES = 16 << 20
+CHECK_SECONDS = 30.0  # a run whose files take longer to read is created, and checked when it begins
+SOON_SECONDS = 60.0  # files of a run that is scheduled for later may not exist yet
 # The command by which a worker of this machine starts a run: Prefect's own, made to end with the worker. Without -P,
 # modules in the folder of the runs would shadow installed ones.
 ENGINE = (*GUARD, ANY_PARENT, sys.executable, "-P", "-m", "prefect.engine")
@@ -32,6 +41,7 @@ POOL_TEMPLATE: dict[str, Any] = {
     "job_configuration": {"command": shlex.join(ENGINE), "stream_output": True},
     "variables": {"type": "object", "properties": {}, "additionalProperties": False},
 }
+NEW_RUN = re.compile(r"/api/deployments/[0-9a-fA-F-]+/create_flow_run/?")
 FLOW = re.compile(r"flows(\.\w+)+")
 WORKING_DIRECTORY = "prefect.deployments.steps.set_working_directory"
 _NOT_COMMANDS = ("logs", "events", "artifacts", "task_runs")  # routes with large bodies that start nothing
@@ -80,6 +90,9 @@ def list_origins(port: int) -> tuple[str, ...]:
     return tuple(f"http://{host}" for host in list_hosts(port))
 
 
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+
 class OwnPagesOnly:
     """An ASGI application in front of Prefect's.
 
@@ -89,7 +102,7 @@ class OwnPagesOnly:
         folder: the only working directory of deployments; None if anything may be deployed.
     """
 
-    def __init__(self, app: Callable[[Scope, Receive, Send], Awaitable[None]], port: int, folder: str | None = None):
+    def __init__(self, app: Application, port: int, folder: str | None = None):
         self._app, self._folder = app, folder
         self._hosts, self._origins = list_hosts(port), list_origins(port)
 
@@ -108,6 +121,8 @@ class OwnPagesOnly:
                     return await _refuse(scope, send, 413, f"A body must have at most {MAX_BODY_BYTES:,} bytes.")
                 if reason := find_command(body, scope["path"], self._folder):
                     return await _refuse(scope, send, 403, reason)
+                if reason := await find_mistake(self._app, scope, body, self._folder):
+                    return await _refuse(scope, send, 409, reason)
                 receive = _replay(body, receive)
         return await self._app(scope, receive, send)
 
@@ -152,6 +167,67 @@ def find_command(body: bytes, path: str, folder: str) -> str | None:
         if document.get(name):
             return f"`{name}` must be empty: `kbf serve` runs installed flows only."
     return None
+
+
+async def find_mistake(app: Application, scope: Scope, body: bytes, folder: str) -> str | None:
+    """Return what is wrong with the settings or files of a run that a request would create now; None if nothing is.
+
+    Args:
+        app: Prefect's application, which knows the deployment.
+        scope: of the request; whether it may ask is for the application to say.
+        body: of the request, as `find_command` has accepted it.
+        folder: working directory of runs.
+    """
+    if scope["method"] != "POST" or not NEW_RUN.fullmatch(scope["path"]):
+        return None
+    asked = json.loads(body) if body else {}
+    deployment = await _read_deployment(app, scope)
+    if deployment is None or not isinstance(asked, dict) or _is_for_later(asked):
+        return None
+    own, given = deployment.get("parameters") or {}, asked.get("parameters") or {}
+    parameters = own | given if isinstance(given, dict) else own
+    if parameters.get(CONFIG) != own.get(CONFIG):  # the schema of the deployment refuses it
+        return None
+    function = str(deployment.get("entrypoint")).rpartition(".")[2]
+    command = (*GUARD, str(os.getpid()), sys.executable, "-P", "-m", "flows.parameters", function)
+    child = await asyncio.create_subprocess_exec(
+        *command, cwd=folder, env=os.environ | PLAIN_OUTPUT, stdin=PIPE, stdout=PIPE
+    )
+    try:
+        said, _ = await asyncio.wait_for(child.communicate(json.dumps(parameters).encode()), CHECK_SECONDS)
+    except TimeoutError:
+        return None
+    finally:
+        if child.returncode is None:
+            child.kill()
+    return said.decode("utf-8", "replace").strip() if child.returncode == exit_status.USER_ERROR else None
+
+
+async def _read_deployment(app: Application, scope: Scope) -> dict[str, Any] | None:
+    """Ask the application for the deployment of a request, with the password of that request."""
+    path = scope["path"].partition("/create_flow_run")[0]
+    headers = [(name, value) for name, value in scope["headers"] if name in (b"host", b"authorization")]
+    inner = {**scope, "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers}
+    status, content = 0, b""
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def keep(message: MutableMapping[str, Any]) -> None:
+        nonlocal status, content
+        status, content = message.get("status", status), content + message.get("body", b"")
+
+    await app(inner, receive, keep)
+    return json.loads(content) if status == 200 and content else None
+
+
+def _is_for_later(asked: dict[str, Any]) -> bool:
+    """Return whether a request schedules its run for later."""
+    try:
+        at = datetime.fromisoformat(asked["state"]["state_details"]["scheduled_time"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    return at.tzinfo is not None and at.timestamp() > time.time() + SOON_SECONDS
 
 
 def _walk(value: Any) -> Iterator[tuple[str, Any]]:

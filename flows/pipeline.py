@@ -9,7 +9,8 @@ from functools import partial
 
 from prefect import flow
 
-from flows.form import FIELDS, name_run, with_form
+from flows.form import name_run, with_form
+from flows.parameters import FIELDS
 from flows.report import show_report, show_stages
 from flows.report_pages import REPORT
 from flows.stages import make_all

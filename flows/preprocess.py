@@ -5,6 +5,7 @@ from functools import partial
 from prefect import flow
 
 from flows.form import name_run, with_form
+from flows.parameters import CHECKED
 from flows.report import show_stages
 from flows.stages import make_builtin, make_records
 from flows.tasks import Performed, perform
@@ -23,7 +24,7 @@ def preprocess(config: PipelineConfig) -> str:
     """
     performed: list[Performed] = []
     make = partial(perform, performed=performed)
-    check_run(config, ("vocabulary", "records"))
+    check_run(config, CHECKED["preprocess"])
     records = make_records(make_builtin(config, make), make)
     show_stages(performed)
     return name_path(records[-1])

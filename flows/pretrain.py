@@ -6,6 +6,7 @@ from prefect import flow
 
 from flows.finished import find_records
 from flows.form import name_run, with_form
+from flows.parameters import CHECKED
 from flows.report import show_stages
 from flows.settling import settle_folder
 from flows.stages import make_builtin, make_pretrained
@@ -30,7 +31,7 @@ def pretrain(
     """
     performed: list[Performed] = []
     make = partial(perform, performed=performed)
-    check_run(config, ("pretraining",))
+    check_run(config, CHECKED["pretrain"])
     config = make_builtin(config, make)
     folders = [settle_folder(records)] if records else find_records(config)
     pretrained = make_pretrained(config, folders, make)

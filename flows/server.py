@@ -32,6 +32,11 @@ SERVER_SETTINGS = {
     "PREFECT_SERVER_DATABASE_TIMEOUT": "60",  # another server may briefly lock the same SQLite file
     "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
 }
+# With these, `prefect deployment run --watch` prints the log of a run, and thus its error; by default only its events.
+WATCHED_LOGS = {
+    "PREFECT_SERVER_LOGS_STREAM_OUT_ENABLED": "true",
+    "PREFECT_SERVER_LOGS_STREAM_PUBLISHING_ENABLED": "true",
+}
 # Blocks are for the UI, which a run's own server lacks; registering them would take seconds at the first start.
 RUN_SETTINGS = SERVER_SETTINGS | {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
@@ -111,7 +116,7 @@ def server_settings(port: int) -> dict[str, str]:
     address = f"http://{HOST}:{port}/api"
     page = {"PREFECT_SERVER_UI_API_URL": address, "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false"}
     page |= {"PREFECT_SERVER_UI_ENABLED": "true"}
-    return SERVER_SETTINGS | page | {"PREFECT_API_URL": address}
+    return SERVER_SETTINGS | WATCHED_LOGS | page | {"PREFECT_API_URL": address}
 
 
 def find_chosen_server() -> tuple[str | None, Path]:

@@ -106,6 +106,7 @@ def serve(
 
         from flows.dead_runs import end_killed_runs
         from flows.deployments import deploy
+        from flows.waiting import Queue
 
         names = deploy(configs, POOL, Path.cwd(), parallel)
         client = stack.enter_context(get_client(sync_client=True))
@@ -124,10 +125,12 @@ def serve(
         variables = f"PREFECT_API_URL={address} {variable}"
         on_line(f"A run from a terminal: {variables} prefect deployment run '{names[0]}' --watch")
         on_line(f"Reports: http://{HOST}:{port + 1}. Logs: {home}. Ctrl-C ends them all; runs go on from there.")
+        queue = Queue(client, POOL, parallel, f"http://{HOST}:{port}")
         while True:
             time.sleep(POLL_SECONDS)
             for kept in (server, worker):
                 kept.check(on_line)
+            queue.tell()
 
 
 def start(command: Sequence[str], settings: dict[str, str], log: Path) -> subprocess.Popen:

@@ -17,6 +17,8 @@ from keras_bert_flow.interrupts import on_leaving
 from keras_bert_flow.shared_folders import name_owner, open_shared
 from keras_bert_flow.terminal import abridge, escape_controls
 
+WAITING = "Waiting for "
+RUN_NAME = "KBF_RUN_NAME"  # environment variable: the name of the flow run that a process is part of
 DESCRIBED_SECONDS = 0.5  # how long to wait for a new holder to write its description
 
 _logger = logging.getLogger(__name__)
@@ -43,7 +45,7 @@ def locked(path: Path, wait: bool = True, tell: Callable[[str], None] = _logger.
                 if not wait:
                     raise
                 if not has_told:
-                    tell(f"Waiting for {path}, held by {read_holder(file)}.")
+                    tell(f"{WAITING}{path}, held by {read_holder(file)}.")
                     has_told = True
                 fcntl.flock(file, fcntl.LOCK_EX)
             if not _is_same_file(file, path):  # the holder before us removed it while we waited
@@ -81,7 +83,9 @@ def describe_process() -> str:
     program = Path(sys.argv[0] or "python").name
     command = shlex.join(["kbf" if program == "__main__.py" else program, *sys.argv[1:]])
     since = datetime.now().astimezone().isoformat(" ", "seconds")
-    return f"process {os.getpid()} on {socket.gethostname()} since {since}: {command}"
+    run = " ".join(os.environ.get(RUN_NAME, "").split())
+    of_run = f" of the run `{run}`" if run else ""
+    return f"process {os.getpid()}{of_run} on {socket.gethostname()} since {since}: {command}"
 
 
 def read_holder(file: IO[bytes]) -> str:

@@ -37,7 +37,11 @@ Report = Callable[[Mapping[str, Any]], None]
 
 @contextmanager
 def training_progress(total_steps: int | None = None) -> Iterator[Report]:
-    """Yield a function that shows lines of a training log; `total_steps` is None for several runs in sequence."""
+    """Yield a function that shows lines of a training log.
+
+    Args:
+        total_steps: None for several runs in sequence, whose lines have their own `total_steps`.
+    """
     if not sys.stdout.isatty():
         yield _plain_report(total_steps)
         return
@@ -46,7 +50,10 @@ def training_progress(total_steps: int | None = None) -> Iterator[Report]:
     with Progress(*columns, console=Console()) as bar:
         task, clock = bar.add_task("", total=total_steps), TimeLeft(total_steps)
         yield lambda line: bar.update(
-            task, completed=line["step"], description=describe_line(line, clock.estimate(line))
+            task,
+            completed=line["step"],
+            total=total_steps or line.get("total_steps"),
+            description=", ".join(filter(None, (_describe_place(line), describe_line(line, clock.estimate(line))))),
         )
 
 
@@ -174,6 +181,11 @@ def describe_line(line: Mapping[str, Any], seconds_left: float | None = None) ->
     return ", ".join(([escape_controls(line["run"])] if "run" in line else []) + figures + left)
 
 
+def _describe_place(line: Mapping[str, Any]) -> str:
+    """Return which run of several a line is of; empty if there is only one."""
+    return f"run {line['run_number']:,} of {line['run_count']:,}" if "run_number" in line else ""
+
+
 def _find_words(name: str, line: Mapping[str, Any]) -> str | None:
     """Return the display name of a figure; None if it is not shown."""
     if name in SHOWN or name.startswith("dev_"):
@@ -193,12 +205,14 @@ def _plain_report(total_steps: int | None) -> Report:
     def report(line: Mapping[str, Any]) -> None:
         nonlocal printed_at
         seconds_left = clock.estimate(line)
-        is_last = line["step"] == total_steps
+        steps = total_steps or line.get("total_steps")
+        is_last = line["step"] == steps
         is_measured = any(name.startswith(("held_out", "dev")) for name in line)
         if is_last or is_measured or time.monotonic() - printed_at > LINE_EVERY_SECONDS:
             printed_at = time.monotonic()
-            of_total = f" of {total_steps:,}" if total_steps else ""
-            show(f"step {line['step']:,}{of_total}: {describe_line(line, seconds_left)}")
+            of_total = f" of {steps:,}" if steps else ""
+            place = ", ".join(filter(None, (_describe_place(line), f"step {line['step']:,}{of_total}")))
+            show(f"{place}: {describe_line(line, seconds_left)}")
 
     return report
 

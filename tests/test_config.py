@@ -206,7 +206,7 @@ def test_wrong_value_is_refused_by_name(text, parts, tmp_path):
     [
         (
             "pretraining: {warmup_steps: 11, total_steps: 10}",
-            ("`warmup_steps` must be at most `total_steps`", "warmup_steps=11"),
+            ("`warmup_steps` must be at most `total_steps`", "warmup_steps=11", "Set warmup_steps as well"),
         ),
         (
             "records: {sequence_length: 600}",
@@ -323,10 +323,34 @@ def test_length_of_fine_tuning_concerns_the_model_that_is_fine_tuned():
 
 
 @pytest.mark.parametrize(
+    ("overrides", "warmup"),
+    [
+        (["total_steps=1"], 0),
+        (["total_steps=9999"], 999),
+        (["total_steps=10000"], 10_000),  # the default of the section
+        ([], 10_000),
+        (["total_steps=50", "warmup_steps=20"], 20),
+    ],
+)
+def test_default_warmup_fits_few_steps(overrides, warmup):
+    pretraining = [f"pretraining.{override}" for override in overrides]
+    assert load_config(None, pretraining).pretraining.warmup_steps == warmup
+
+
+@pytest.mark.parametrize("section", ["second_phase", "distillation"])
+def test_default_warmup_fits_few_steps_in_every_section(section):
+    config = load_config(None, [f"{section}.total_steps=70"])
+    assert getattr(config, section).warmup_steps == 7
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
         ("second_phase.sequence_length=1024", "`second_phase.sequence_length` must be at most `model.max_positions`"),
-        ("second_phase.total_steps=7", "`second_phase`: `warmup_steps` must be at most `total_steps`"),
+        (
+            "second_phase={total_steps: 7, warmup_steps: 8}",
+            "`second_phase`: `warmup_steps` must be at most `total_steps`",
+        ),
         ("second_phase.accumulate_batches=3", "must be a multiple of `accumulate_batches`. Received: batch_size=256"),
         ("second_phase.decay=cosine", "no known setting. Valid names: sequence_length, max_predictions, dupl"),
     ],

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from keras_bert_flow.artifacts import publishing
-from keras_bert_flow.locks import locked
+from keras_bert_flow.locks import RUN_NAME, find_holder, locked
 from tests.patience import PATIENCE_SECONDS
 
 PUBLISH = """
@@ -54,6 +54,12 @@ def test_free_lock_says_nothing(tmp_path, caplog):
     with caplog.at_level(logging.DEBUG), locked(tmp_path / "lock"):
         assert (tmp_path / "lock").read_text().startswith(f"process {os.getpid()} on ")
     assert not caplog.records and not (tmp_path / "lock").exists()
+
+
+def test_holder_names_the_run_that_it_is_part_of(tmp_path, monkeypatch):
+    monkeypatch.setenv(RUN_NAME, "mine,\n backend=jax")
+    with locked(tmp_path / "lock"):
+        assert f"process {os.getpid()} of the run `mine, backend=jax` on " in str(find_holder(tmp_path / "lock"))
 
 
 def test_lock_that_is_not_waited_for_keeps_the_holders_words(tmp_path):

@@ -1,6 +1,6 @@
 """Section `distillation`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -12,6 +12,7 @@ from keras_bert_flow.config.optimization import (
     LearningRate,
     WarmupSteps,
     check_schedule,
+    fit_warmup,
 )
 from keras_bert_flow.config.settings import Settings
 
@@ -49,6 +50,11 @@ class DistillationConfig(Settings):
     total_steps: int = Field(100_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
     warmup_steps: WarmupSteps = 5_000
     learning_rate: LearningRate = 5e-4
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fit_warmup(cls, values: Any) -> Any:
+        return fit_warmup(values, cls.model_fields["warmup_steps"].default)
 
     @model_validator(mode="after")
     def _check_durations(self):

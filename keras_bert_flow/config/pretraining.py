@@ -1,6 +1,6 @@
 """Sections `pretraining` and `second_phase`."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -16,6 +16,7 @@ from keras_bert_flow.config.optimization import (
     WarmupSteps,
     WeightDecay,
     check_schedule,
+    fit_warmup,
 )
 from keras_bert_flow.config.settings import Settings
 
@@ -120,6 +121,11 @@ class PretrainingConfig(Settings):
         "fraction of it.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _fit_warmup(cls, values: Any) -> Any:
+        return fit_warmup(values, cls.model_fields["warmup_steps"].default)
+
     @model_validator(mode="after")
     def _check_durations(self):
         check_schedule(self.total_steps, self.warmup_steps, self.batch_size, self.accumulate_batches)
@@ -160,6 +166,11 @@ class SecondPhaseConfig(Settings):
     total_steps: int = Field(100_000, ge=1, le=MOST_STEPS, description="Optimizer steps, counted from 0.")
     warmup_steps: WarmupSteps = 1_000
     learning_rate: LearningRate = 1e-4
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fit_warmup(cls, values: Any) -> Any:
+        return fit_warmup(values, cls.model_fields["warmup_steps"].default)
 
     @model_validator(mode="after")
     def _check_durations(self):

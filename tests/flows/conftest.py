@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.patience import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 TINY = {
     "name": "tiny",
@@ -30,6 +32,15 @@ SENTENCES = (
     "then the {0} and the {1} went home.",
 )
 WORDS = ("cat", "dog", "bird", "horse", "mouse", "snake", "wolf", "goat")
+
+
+@pytest.fixture(scope="session")
+def prefect_server():
+    """Run the one server of Prefect's test harness; imported late, since most tests here do not need it."""
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=PATIENCE_SECONDS):
+        yield
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def main(name: str, *arguments: str) -> int:
     output = Path(options["--output"])
     runs = Path(os.environ.get("FAKE_CALLS") or output.parents[1])
     with open(runs / "calls.txt", "a") as calls:
-        calls.write(f"{name} {os.environ['KERAS_BACKEND']}\n")
+        calls.write(f"{name} {os.environ['KERAS_BACKEND']}, for {os.environ.get('KBF_RUN_NAME')}\n")
     with open(runs / "arguments.txt", "a") as lines:
         print(name, *arguments, file=lines)
     print(f"{name} says hello")

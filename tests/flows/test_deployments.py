@@ -14,7 +14,7 @@ from prefect import Flow
 from prefect.utilities.importtools import import_object
 
 from flows.child import start_child, stop_child
-from flows.server import running_server
+from flows.server import WATCHED_LOGS, running_server
 from flows.settling import settle_config, write_config
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS
@@ -44,7 +44,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dic
     The worker starts elsewhere than in the checkout, so that only the deployment can lead it there.
     """
     monkeypatch.chdir(tmp_path)
-    settings = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
+    settings = WATCHED_LOGS | {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_WORKER_QUERY_SECONDS": "1"}
     with running_server(tmp_path / "server.log", settings) as server:
         server.wait()
         settings["PREFECT_API_URL"] = server.address
@@ -85,8 +85,10 @@ def test_worker_runs_the_pipeline(environment: dict[str, str], tiny_config: Path
 @pytest.mark.slow
 def test_worker_shows_what_the_user_has_to_mend(environment: dict[str, str]):
     run = ("deployment", "run", "bert-pipeline/local", "-p", "config_path=absent.yaml", "--watch")
-    prefect(environment, *run, status=1)
+    said = " ".join(prefect(environment, *run, "--flow-run-name", "mine", status=1).split())
+    assert "must be a file. Received: absent.yaml." in said and "Traceback" not in said
     address, kind = f"{environment['PREFECT_API_URL']}/flow_runs/filter", {"Content-Type": "application/json"}
     with urllib.request.urlopen(urllib.request.Request(address, b"{}", kind), timeout=PATIENCE_SECONDS) as answer:
         (flow_run,) = json.load(answer)
     assert "The configuration must be a file. Received: absent.yaml." in flow_run["state"]["message"]
+    assert flow_run["name"] == "mine"

@@ -3,14 +3,17 @@
 import inspect
 
 import pytest
+from prefect.utilities.names import generate_slug
 from prefect.utilities.schema_tools.validation import validate
 
 from flows.deployments import FLOWS
-from flows.form import FIELDS, describe_form, list_overrides
+from flows.form import describe_form, is_random_name
+from flows.parameters import FIELDS, list_overrides
 from flows.pipeline import bert_pipeline
 from keras_bert_flow.config.loading import load_config
 from tests.flows.conftest import ROOT
 
+SLUGS = 1000
 QUICKSTART = str(ROOT / "configs" / "quickstart.yaml")
 
 
@@ -36,7 +39,9 @@ def test_form_is_flat_and_filled_in(flow, name: str):
         ("backend", "mxnet"),
         ("kind", "poetry"),
         ("corpus", "one.txt"),
+        ("steps", 19),  # of a configuration with 20 steps of warm-up
         ("overrides", ["no setting"]),
+        ("overrides", ["finetunning.epochs=1"]),
         ("config_path", "another.yaml"),
     ],
 )
@@ -57,6 +62,12 @@ def test_fields_have_the_values_that_the_configuration_ends_with():
     assert config.pretraining.total_steps == 99  # a further setting wins
     assert config.model.size == load_config(QUICKSTART).model.size
     assert config.runs == load_config(QUICKSTART).runs
+
+
+def test_random_names_are_those_of_prefect():
+    assert all(is_random_name(generate_slug(2)) for _ in range(SLUGS))
+    given = ("mine", "my-run", "brave lion", "brave-lion-2", "brave-brave-lion", "-", "", "tiny, 4 steps", "lion")
+    assert not any(map(is_random_name, given))
 
 
 def test_every_field_is_one_of_the_configuration():

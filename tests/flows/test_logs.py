@@ -2,6 +2,7 @@
 
 import logging
 import sys
+from functools import partial
 
 import pytest
 from markdown_it import MarkdownIt
@@ -37,6 +38,28 @@ def test_run_logs_hold_no_password(name):
     assert logger.filter(record)
     text = logging.Formatter().format(record)
     assert "SECRET" not in text and text.count("http://***@host/api?token=***") == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "is_shown"),
+    [
+        (FileNotFoundError("A table must be a file."), logging.INFO, False),
+        (ValueError("`steps` must be at least 1."), logging.INFO, False),
+        (ValueError("`steps` must be at least 1."), logging.DEBUG, True),
+        (KeyError("steps"), logging.INFO, True),
+    ],
+)
+def test_error_of_the_user_is_a_line_without_a_traceback(error, level, is_shown, request):
+    logger = logging.getLogger(RUN_LOGGERS[0])
+    request.addfinalizer(partial(logger.setLevel, logger.level))
+    logger.setLevel(level)
+    try:
+        raise error
+    except Exception:
+        record = logger.makeRecord(logger.name, logging.ERROR, "", 0, "Encountered: %r", (error,), sys.exc_info())
+    assert logger.filter(record)
+    text = logging.Formatter().format(record)
+    assert text.startswith("Encountered: ") and ("Traceback" in text) is is_shown
 
 
 def test_paths_in_artifacts_are_text(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
 """Who may command the server of `kbf serve`: its own pages with the password, and only our flows."""
 
 import asyncio
+import gzip
 import json
 import os
 import stat
@@ -70,8 +71,52 @@ def test_only_pages_of_this_server_are_answered(headers, status, kind, folder):
 def test_body_reaches_the_server_as_it_was_sent():
     body = json.dumps({"parameters": {"steps": 3}, "job_variables": {}}).encode()
     status, headers, reached = ask([("host", OWN)], "/api/deployments/1/create_flow_run", body=body)
-    assert status == 200 and reached == [body]
+    assert status == 200 and reached == [b"", body]  # the first asks for the deployment
     assert headers[b"x-frame-options"] == b"DENY"
+
+
+LATER = {"state": {"state_details": {"scheduled_time": "2999-01-01T00:00:00Z"}}}
+
+
+@pytest.mark.parametrize(
+    ("asked", "mistake"),
+    [
+        ({"parameters": {"train": "absent.tsv"}}, "A table must be a file. Received: {folder}/absent.tsv"),
+        ({"parameters": {"overrides": ["records.shard=3"]}}, "`records.shard` is no known setting. Valid names:"),
+        ({"parameters": {"steps": 1, "overrides": ["pretraining.warmup_steps=2"]}}, "warmup_steps=2, total_steps=1."),
+        ({"parameters": {"train": "absent.tsv"}} | LATER, None),  # it may be there by then
+        ({"parameters": {"config_path": "absent.yaml"}}, None),  # the schema refuses it
+        ({}, None),
+    ],
+)
+def test_run_with_a_mistake_is_refused_before_it_is_created(asked, mistake, tiny_config: Path):
+    folder, created, answers = tiny_config.parent, [], []
+    own = {"config_path": "tiny.yaml", "backend": "torch", "steps": 4}
+    deployment = json.dumps({"entrypoint": "flows.pipeline.bert_pipeline", "parameters": own}).encode()
+
+    async def app(scope, receive, send):
+        if scope["method"] == "POST":
+            created.append((await receive())["body"])
+        is_known = (b"authorization", b"Basic QQ==") in scope["headers"]
+        is_packed = any(name == b"accept-encoding" for name, _ in scope["headers"])
+        await send({"type": "http.response.start", "status": 200 if is_known else 401, "headers": []})
+        await send({"type": "http.response.body", "body": gzip.compress(deployment) if is_packed else deployment})
+
+    async def receive():
+        return {"type": "http.request", "body": json.dumps(asked).encode(), "more_body": False}
+
+    async def send(message):
+        answers.append(message)
+
+    scope = {"type": "http", "path": "/api/deployments/1/create_flow_run", "method": "POST"}
+    scope |= {"headers": [(b"host", OWN.encode()), (b"authorization", b"Basic QQ=="), (b"accept-encoding", b"gzip")]}
+    asyncio.run(OwnPagesOnly(app, PORT, str(folder))(scope, receive, send))
+    if mistake is None:
+        assert answers[0]["status"] == 200 and created == [json.dumps(asked).encode()]
+    else:
+        detail = json.loads(answers[1]["body"])["detail"]
+        assert (answers[0]["status"], created) == (409, [])
+        assert mistake.format(folder=folder) in detail and "\n" not in detail
 
 
 def test_login_page_is_served_and_no_page_may_frame_it():

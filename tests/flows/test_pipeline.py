@@ -6,8 +6,8 @@ import pytest
 import yaml
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, LogFilter, LogFilterFlowRunId
+from prefect.flow_engine import run_flow
 from prefect.states import Failed
-from prefect.testing.utilities import prefect_test_harness
 from prefect.utilities.callables import parameter_schema
 
 from flows import stages
@@ -20,16 +20,10 @@ from flows.stages import StageError
 from flows.tasks import may_pass_next_time, write_records
 from keras_bert_flow.config.loading import load_config
 from tests.oracles.tiny_model import HIDDEN, write_tiny_model
-from tests.patience import PATIENCE_SECONDS, wait_until
+from tests.patience import wait_until
 
 FLOWS = (preprocess, pretrain, finetune, evaluate, bert_pipeline)
 STAGES = ["vocab", "records", "pretrain", "finetune", "report"]
-
-
-@pytest.fixture(scope="session")
-def prefect_server():
-    with prefect_test_harness(server_startup_timeout=PATIENCE_SECONDS):
-        yield
 
 
 @pytest.fixture
@@ -169,9 +163,18 @@ def options_of(words: list[str]) -> dict[str, str]:
 
 def test_form_reaches_the_commands(runs: Path):
     assert Path(bert_pipeline("tiny.yaml", backend="torch", steps=5)).is_file()
-    assert "pretrain torch" in (runs / "calls.txt").read_text()
+    assert "pretrain torch, for tiny, torch, 5 steps" in (runs / "calls.txt").read_text()  # as its locks say
     (line,) = (line for line in (runs / "arguments.txt").read_text().splitlines() if line.startswith("pretrain"))
     assert load_config(options_of(line.split())["--config"]).pretraining.total_steps == 5
+
+
+@pytest.mark.parametrize(("name", "kept"), [("mine", "mine"), (None, "tiny, torch, 5 steps")])
+def test_given_name_of_a_run_is_kept(runs: Path, name: str | None, kept: str):
+    given = {"config_path": "tiny.yaml", "steps": 5, "backend": "torch", "overrides": ["records.shard=3"]}
+    with get_client(sync_client=True) as client:
+        made = client.create_flow_run(bert_pipeline, parameters=given, name=name)  # as a deployment does
+        run_flow(bert_pipeline, made, given, return_type="state")
+        assert client.read_flow_run(made.id).name.removesuffix(", records.shard=3") == kept
 
 
 def test_single_flows_follow_each_other(runs: Path):

@@ -15,15 +15,38 @@ from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import check_folder
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.training.finetuning.card import describe_run
-from keras_bert_flow.training.finetuning.finetune import finetune
+from keras_bert_flow.training.finetuning.finetune import finetune, list_runs
 from keras_bert_flow.training.finetuning.task_data import check_task_files, read_task_data, read_task_files
 from keras_bert_flow.training.state.logs import read_log
 from tests.training.separable_task import RUNS, make_task_config, weights_of, write_table
 
 
 @pytest.fixture(scope="module")
-def finished(place):
-    return finetune(make_task_config(place), place / "model", place / "finished", lambda line: None)
+def told():
+    """The lines that the fine-tuning of `finished` reports."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def finished(place, told):
+    return finetune(make_task_config(place), place / "model", place / "finished", told.append)
+
+
+@pytest.mark.any_backend
+def test_finetune_reports_the_place_of_each_run(finished, told):
+    places = {(line["run"], line["run_number"], line["run_count"], line["total_steps"]) for line in told}
+    assert places == {(run, number, 4, 12 * 10) for number, run in enumerate(RUNS, 1)}
+    assert "run_number" not in read_log(finished / RUNS[0])[0]
+
+
+def test_runs_of_grids_and_label_counts_are_counted(place):
+    grid = {"learning_rate": [0.01, 0.03], "epochs": [2], "batch_size": [8]}
+    config = make_task_config(place, grid=grid, label_counts=[24, 3, "all"], seeds=[5])
+    few = [f"label-counts/{count}/{start}/seed-5" for count in (3, 24) for start in ("pretrained", "random")]
+    points = [(folder, name) for folder in ("grid", "grid-random") for name in ("rate-0.01", "rate-0.03")]
+    runs = [*list_runs(config, has_initial=True)]
+    assert [(run.split("/")[0], run.split("/")[1].partition("-batch")[0]) for run in runs[:4]] == points
+    assert runs[4:] == ["initial/seed-5", *few]
 
 
 @pytest.mark.any_backend

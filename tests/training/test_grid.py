@@ -48,7 +48,7 @@ def without_times(grid):
 
 @pytest.fixture(scope="module")
 def told():
-    """The runs of which the grid of `searched` told after it was killed in its second point, in their order."""
+    """The lines that the grid of `searched` reported after it was killed in its second point."""
     return []
 
 
@@ -67,7 +67,7 @@ def searched(place, told):
     other = config_of(place, grid=GRID | {"epochs": [2, 3]})
     with pytest.raises(ValueError, match=r"another finetuning\.grid\.epochs \(\[2\], now \[2, 3\]\)\. Undo"):
         finetune(other, place / "model", output, silent)
-    return finetune(config, place / "model", output, lambda line: told.append(line["run"]))
+    return finetune(config, place / "model", output, told.append)
 
 
 def test_points_come_cheapest_first_whatever_the_order_of_the_grid():
@@ -94,9 +94,10 @@ def chosen_of(output):
 
 def test_finished_points_are_not_trained_again(searched, told):
     seeds = ("seed-1", "seed-2")
-    assert list(dict.fromkeys(told)) == [
-        f"rate-{rate}-batch-8-epochs-2/{seed}" for rate in (0.01, 0.03) for seed in seeds
-    ]
+    points = [f"rate-{rate}-batch-8-epochs-2/{seed}" for rate in (0.01, 0.03) for seed in seeds]
+    places = {(line["run"], line["run_number"]): line["run_count"] for line in told}
+    assert [*places] == [*zip(points, (3, 4, 5, 6), strict=True)]  # two of the point before it
+    assert set(places.values()) == {6}
 
 
 def test_command_finds_the_grid_and_prints_its_table(place, searched, capsys):

@@ -54,7 +54,14 @@ def finished(place, encoded):
         with pytest.raises(Killed):
             finetune(config, place / "model", output, die)
         told = []
-        finetune(config, place / "model", output, lambda line: told.append((line["run"], line["step"])))
+        numbers = []
+
+        def note_line(line):
+            told.append((line["run"], line["step"]))
+            numbers.append((line["run_number"], line["run_count"]))
+
+        finetune(config, place / "model", output, note_line)
+    assert [*dict.fromkeys(numbers)] == [(11, 12), (12, 12)]
     # What was whole is not trained again: it goes on from the checkpoint of the first epoch on 24 rows.
     few = "24 labels, random"
     assert told == [(f"{few}/seed-1", step) for step in range(4, 10)] + [

@@ -28,8 +28,9 @@ from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stages.finetuning import finetuning_key
 from keras_bert_flow.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.training.finetuning.grid import search_grid
-from keras_bert_flow.training.finetuning.label_counts import train_label_counts
+from keras_bert_flow.training.finetuning.grid import GRIDS, list_points, search_grid
+from keras_bert_flow.training.finetuning.label_counts import FOLDER as LABEL_COUNTS
+from keras_bert_flow.training.finetuning.label_counts import list_label_counts, train_label_counts
 from keras_bert_flow.training.finetuning.random_baseline import REUSED, reuse_baseline, with_random_training
 from keras_bert_flow.training.finetuning.task_data import TaskData, read_task_data, write_unreachable
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, RUN_FILE, TaskRuns
@@ -65,7 +66,8 @@ def finetune(
         config: its sections `task` and `finetuning` are used.
         model: a model directory, ours or Hugging Face's.
         output: the folder.
-        report: called with every line of a log.
+        report: called with every line of a log, to which are added `run`, its `total_steps`, and `run_number` of
+            `run_count`, which counts the grid points and label counts as well.
         callbacks: as for `pretrain`, begun and ended in each run. An epoch is the steps from one line of the log to the
             next, not a pass over the table.
         data: output of `read_task_data` for this configuration and model, if already read.
@@ -92,9 +94,10 @@ def finetune(
 
     def build(work: Path) -> Contents:
         scored = replace(data, word_score=score_word_baseline(config, data))
+        order = [work / run for run in list_runs(config, initial is not None)]
 
         def make_runs(settings: PipelineConfig, data: TaskData = scored, source: Path = model) -> TaskRuns:
-            return TaskRuns(settings, source, tokenizer, data, report, callbacks, key)
+            return TaskRuns(settings, source, tokenizer, data, report, callbacks, key, order)
 
         settled: dict[str, PipelineConfig] = {}
         clock = StageClock(config, work, initial is not None)
@@ -156,6 +159,18 @@ def list_starts(config: PipelineConfig, has_initial: bool = False) -> Iterator[t
     if has_initial:
         without = with_random_training(config)
         yield INITIAL, without.model_copy(update={"finetuning": without.finetuning.model_copy(update={"grid": None})})
+
+
+def list_runs(config: PipelineConfig, has_initial: bool = False) -> Iterator[str]:
+    """Yield the folder of each run of the stage in order, relative to that of the result."""
+    starts = dict(list_starts(config, has_initial))
+    folders = []
+    for start, settings in starts.items():
+        grid = settings.finetuning.grid
+        folders += [start] if grid is None else [f"{GRIDS[start]}/{point.name}" for point in list_points(grid)]
+    for count in list_label_counts(config):
+        folders += [f"{LABEL_COUNTS}/{count}/{start}" for start in starts if start != INITIAL]
+    yield from (f"{folder}/seed-{seed}" for folder in folders for seed in config.finetuning.seeds)
 
 
 def find_initial(config: PipelineConfig, model: Path) -> Path | None:

@@ -37,6 +37,11 @@ def with_labels(config: PipelineConfig, count: int, rows: int) -> PipelineConfig
     return config.model_copy(update={"finetuning": settings.model_copy(update=changes)})
 
 
+def list_label_counts(config: PipelineConfig) -> list[int]:
+    """Return the numbers of labels below all of them, the fewest first."""
+    return sorted(count for count in config.finetuning.label_counts or () if count != "all")
+
+
 def train_label_counts(
     starts: Mapping[str, PipelineConfig],
     tokenizer: Tokenizer,
@@ -61,7 +66,7 @@ def train_label_counts(
     first = next(iter(starts.values()))
     settings, examples = first.finetuning, read_training(first, data.task)[0]
     rows = []
-    for count in sorted(number for number in settings.label_counts or () if number != "all"):
+    for count in list_label_counts(next(iter(starts.values()))):
         features = data.task.encode(tokenizer, examples[:count], settings.sequence_length)
         few, folder = replace(data, train=features), work / FOLDER / str(count)
         counted = {start: with_labels(config, count, len(examples)) for start, config in starts.items()}

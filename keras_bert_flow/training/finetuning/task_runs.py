@@ -64,6 +64,7 @@ class TaskRuns:
         report: called with every line of a log.
         callbacks: see `finetune`.
         key: content key of the result, for loggers.
+        order: the folders of all runs of the stage; a reported line then has the place of its run among them.
 
     Attributes:
         identity: see `finetuning_identity`.
@@ -78,6 +79,7 @@ class TaskRuns:
         report: Callable[[Mapping[str, Any]], None],
         callbacks: Sequence[keras.callbacks.Callback],
         key: str = "",
+        order: Sequence[Path] = (),
     ):
         self._units = find_units(data.task.kind, data.train)
         if self._units is not None:
@@ -89,7 +91,7 @@ class TaskRuns:
         self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
         self.identity = finetuning_identity(self._config, model)
         self._field = f"dev_{data.task.main_metric}"
-        self._key = key
+        self._key, self._order = key, tuple(order)
         self._classifier: Any = None
         self._probe: LinearProbe | None = None
 
@@ -238,6 +240,9 @@ class TaskRuns:
                 least_steps=batches.steps_per_epoch,
                 final_evaluations=1 + bool(settings.calibrate),
             )
+        about: dict[str, Any] = {"run": name, "total_steps": total_steps}
+        if folder in self._order:
+            about |= {"run_number": self._order.index(folder) + 1, "run_count": len(self._order)}
         seconds = train(
             model,
             lambda step: read_batches(batches, step),
@@ -246,7 +251,7 @@ class TaskRuns:
             checkpoints,
             evaluate,
             batches.mean_positions,
-            lambda line: self._report({"run": name} | dict(line)),
+            lambda line: self._report(about | dict(line)),
             batches_per_step=self._parts,
             callbacks=callbacks,
             on_begin=on_begin,
