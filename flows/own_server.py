@@ -23,7 +23,6 @@ from typing import Any
 
 from flows.child import GUARD, PLAIN_OUTPUT
 from flows.guard import ANY_PARENT
-from flows.parameters import CONFIG
 from keras_bert_flow import exit_status
 
 HOST = "127.0.0.1"
@@ -185,16 +184,16 @@ async def find_mistake(app: Application, scope: Scope, body: bytes, folder: str)
     if deployment is None or not isinstance(asked, dict) or _is_for_later(asked):
         return None
     own, given = deployment.get("parameters") or {}, asked.get("parameters") or {}
-    parameters = own | given if isinstance(given, dict) else own
-    if parameters.get(CONFIG) != own.get(CONFIG):  # the schema of the deployment refuses it
-        return None
     function = str(deployment.get("entrypoint")).rpartition(".")[2]
     command = (*GUARD, str(os.getpid()), sys.executable, "-P", "-m", "flows.parameters", function)
-    child = await asyncio.create_subprocess_exec(
-        *command, cwd=folder, env=os.environ | PLAIN_OUTPUT, stdin=PIPE, stdout=PIPE
-    )
     try:
-        said, _ = await asyncio.wait_for(child.communicate(json.dumps(parameters).encode()), CHECK_SECONDS)
+        child = await asyncio.create_subprocess_exec(
+            *command, cwd=folder, env=os.environ | PLAIN_OUTPUT, stdin=PIPE, stdout=PIPE
+        )
+    except OSError:  # no memory or no process left: the run will say so
+        return None
+    try:
+        said, _ = await asyncio.wait_for(child.communicate(json.dumps([own, given]).encode()), CHECK_SECONDS)
     except TimeoutError:
         return None
     finally:

@@ -1,7 +1,8 @@
 """Parameters of runs: which settings the fields of a form are, and a check of them before a run is created.
 
-Run as `python -m flows.parameters FUNCTION` with the parameters on standard input: it prints what is wrong with them in
-one line, and ends with status 2. Nothing here imports Prefect, which takes seconds.
+Run as `python -m flows.parameters FUNCTION` with two objects on standard input, the parameters of the deployment and
+those given for a run: it prints what is wrong with them in one line, and ends with status 2. Nothing here imports
+Prefect, which takes seconds.
 """
 
 import json
@@ -77,8 +78,11 @@ def _is_elsewhere(config: PipelineConfig) -> bool:
 
 
 def main(function: str) -> int:
+    own, given = json.load(sys.stdin)
+    if not isinstance(given, dict) or given.get(CONFIG, own.get(CONFIG)) != own.get(CONFIG):
+        return 0  # the deployment's schema refuses it
     try:
-        check_parameters(function, json.load(sys.stdin))
+        check_parameters(function, own | given)
     except OSError as error:
         print(explain_os_error(error))  # noqa: T201
         return exit_status.USER_ERROR
