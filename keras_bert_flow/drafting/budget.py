@@ -11,7 +11,7 @@ from keras_bert_flow.models.sizes import resolve_shape
 
 # FLOP/s of such small models, relative to large matrix products. The high end sets the number of steps, of which a
 # slower machine takes fewer; the low end, of short rows on a busy machine, sets how many rows are worth reading.
-EFFICIENCY, LOW_EFFICIENCY = 0.5, 0.35
+EFFICIENCY, LOW_EFFICIENCY = 0.5, 0.25
 PRETRAINING_SHARE, FINETUNING_SHARE = 0.45, 0.3  # of the time after `FIXED_MINUTES`
 FIXED_MINUTES = 1.0  # to start five commands, and for text, records, baselines and report: of small inputs
 LEAST_STAGE_MINUTES = 0.5

@@ -10,6 +10,7 @@ import pytest
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.training.finetuning import task_runs
 from keras_bert_flow.training.finetuning.finetune import StageClock, finetune
 from keras_bert_flow.training.loop import train
 from keras_bert_flow.training.loop.time_limit import TimeLimit
@@ -190,3 +191,13 @@ def test_runs_of_a_fine_tuning_share_its_time(place, tmp_path):
             log = read_log(tmp_path / "out" / start / f"seed-{seed}")
             assert log[-1]["step"] < 1000 * 10 and "dev_accuracy" in log[-1]
     assert weights_of(tmp_path / "out" / "pretrained" / "seed-1")
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(("least", "steps"), [(3, 5), (25, 10)])  # the speed is known after 5; an epoch has 10
+def test_a_run_without_time_takes_the_least_steps_and_says_so(place, tmp_path, monkeypatch, least, steps):
+    monkeypatch.setattr(task_runs, "LEAST_STEPS", least)
+    config = make_task_config(place, minutes=1e-4, seeds=(1,), epochs=30, compare_random=False)
+    folder = finetune(config, place / "model", tmp_path / "out", ignore) / "pretrained" / "seed-1"
+    run, log = read_json_object(folder / "run.json"), read_log(folder)
+    assert run["shortened"] == [steps, 300] and log[-1]["step"] == steps and "dev_accuracy" in log[-1]

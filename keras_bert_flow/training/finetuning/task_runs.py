@@ -49,6 +49,7 @@ PRETRAINED, RANDOM = "pretrained", "random"
 RUN_FILE, MODEL = "run.json", "model"
 CHECKPOINTS, BEST = "checkpoints", "best"
 LOGS_A_RUN = 20
+LEAST_STEPS = 25  # of a run within `finetuning.minutes`, or an epoch if that is less
 ADVICE = "Lower finetuning.learning_rate, or look for damaged input."
 FLOAT16_ADVICE = f"{ADVICE} finetuning.precision=mixed_bfloat16 has the range of float32."
 
@@ -232,12 +233,12 @@ class TaskRuns:
 
         limit = None
         if ends_at is not None:
-            # Fewer steps than an epoch teach nothing, and their scores would be those of no model.
+            # Fewer steps teach nothing, and their scores would be those of no model.
             limit = TimeLimit(
                 ends_at - time.monotonic(),
                 total_steps,
                 model.optimizer.paced,
-                least_steps=batches.steps_per_epoch,
+                least_steps=min(LEAST_STEPS, batches.steps_per_epoch),
                 final_evaluations=1 + bool(settings.calibrate),
             )
         about: dict[str, Any] = {"run": name, "total_steps": total_steps}
