@@ -17,7 +17,7 @@ from flows.settling import settle_config
 from flows.stages import StageRun, pretraining_stage, run_stage
 from keras_bert_flow.exit_status import CHECKPOINTED
 from tests.flows.conftest import ROOT
-from tests.flows.test_pipeline import logs_of, prefect_server  # noqa: F401  a fixture
+from tests.flows.test_pipeline import logs_of
 from tests.oracles.tiny_records import write_tiny_records
 from tests.patience import PATIENCE_SECONDS, wait_until
 
@@ -74,7 +74,7 @@ def weights_of(stage: StageRun) -> bytes:
     return (stage.folder / "model" / "model.safetensors").read_bytes()
 
 
-def test_flow_goes_on_where_its_training_was_stopped(prefect_server, records: Path):  # noqa: F811
+def test_flow_goes_on_where_its_training_was_stopped(prefect_server, records: Path):
     whole, stage = stage_of("whole", records), stage_of("runs", records)
     run_stage(whole, lambda line: None)
     stopping = threading.Thread(target=stop_at, args=(stage, (20, 90)), daemon=True)
