@@ -64,9 +64,8 @@ ALLOWED = {
     "leases": "locks outputs shared_folders terminal",
     "shared_folders": "",
     "machine": "",
-    "import_closure": "",
     "tuning": "config yaml_documents optuna",
-    "stages": "arrivals import_closure config artifacts input_states outputs records text",
+    "stages": "arrivals config artifacts input_states outputs records text",
     "by_name": "",
     "builtin": "artifacts stages records text",
     # Each of the two where the file of its logger is loaded.

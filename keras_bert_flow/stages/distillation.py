@@ -8,7 +8,7 @@ from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stages.pretraining import find_unseen
 from keras_bert_flow.stages.stage import Stage, refuse_auto
 
-DISTILLATION = Stage("distillation", "distill", made_by="keras_bert_flow.training.distillation.distill")
+DISTILLATION = Stage("distillation", "distill", made_by="keras_bert_flow.training.distillation.distill", revision=1)
 
 
 def distillation_key(config: PipelineConfig, records: Path, teacher: Path, earlier: Sequence = ()) -> str:

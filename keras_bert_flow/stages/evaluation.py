@@ -7,7 +7,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.stages.digests import digest_input_file, digest_table, drop_paths, folder_digest, task_digests
 from keras_bert_flow.stages.stage import Stage, refuse_auto
 
-EVALUATION = Stage("evaluation", "report", made_by="keras_bert_flow.evaluation.evaluate")
+EVALUATION = Stage("evaluation", "report", made_by="keras_bert_flow.evaluation.evaluate", revision=1)
 
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:

@@ -6,7 +6,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.stages.digests import drop_paths, folder_digest, task_digests
 from keras_bert_flow.stages.stage import Stage, refuse_auto
 
-FINETUNING = Stage("finetuning", "finetune", made_by="keras_bert_flow.training.finetuning.finetune")
+FINETUNING = Stage("finetuning", "finetune", made_by="keras_bert_flow.training.finetuning.finetune", revision=1)
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:

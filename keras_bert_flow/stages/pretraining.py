@@ -7,7 +7,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stages.stage import Stage, refuse_auto
 
-PRETRAINING = Stage("pretraining", "pretrain", made_by="keras_bert_flow.training.pretraining.pretrain")
+PRETRAINING = Stage("pretraining", "pretrain", made_by="keras_bert_flow.training.pretraining.pretrain", revision=1)
 INITIAL = "initial"  # folder of the model before the first step, where its token embeddings are not random
 # Settings of pre-training that change what is logged and kept, but not the resulting weights and scores.
 WATCHING = (

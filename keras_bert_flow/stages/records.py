@@ -11,8 +11,8 @@ from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 from keras_bert_flow.text.tokenizers.files import describe_beside
 
-RECORDS = Stage("records", "records", made_by="beam_jobs.build_records")
-IMPORTED = Stage("records", "records", made_by="keras_bert_flow.doctor.importing")
+RECORDS = Stage("records", "records", made_by="beam_jobs.build_records", revision=1)
+IMPORTED = Stage("records", "records", made_by="keras_bert_flow.doctor.importing", revision=1)
 
 
 def records_key(

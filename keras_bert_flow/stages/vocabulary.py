@@ -7,7 +7,7 @@ from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 from keras_bert_flow.text.tokenizers.files import describe_beside
 
-VOCABULARY = Stage("vocabulary", "vocab", made_by="beam_jobs.build_vocabulary")
+VOCABULARY = Stage("vocabulary", "vocab", made_by="beam_jobs.build_vocabulary", revision=1)
 
 
 def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: Storage = LOCAL) -> str:
