@@ -102,7 +102,7 @@ ALLOWED = {
     "drafting": "artifacts config doctor models planning tasks terminal text yaml",
     "lineage": (
         "artifacts config interrupts json_documents leases local_paths locks outputs records shared_folders stages "
-        "terminal"
+        "terminal pydantic"
     ),
     "__main__": "cli exit_status interrupts own_packages terminal versions",
     "registration": "extras",

@@ -93,7 +93,13 @@ def write_manifest(
     found -= {MANIFEST, COSTS}
     names = [name for name in sorted(found | {*known}) if Path(name).parts[0] != without]
     summaries = tuple(known.get(name) or _summarise(folder, name) for name in names)
-    manifest = Manifest(stage, key, config, inputs, summaries, counters, package_version(), revision)
+    return store_manifest(
+        folder, Manifest(stage, key, config, inputs, summaries, counters, package_version(), revision)
+    )
+
+
+def store_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """Write a manifest as given, with the digest of its fields."""
     manifest = replace(manifest, digest=_digest_fields(asdict(manifest)))
     write_atomically(folder / MANIFEST, (json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n").encode())
     return manifest

@@ -1,6 +1,7 @@
 """The stage that fine-tunes a model on a task."""
 
 from pathlib import Path
+from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.stages.digests import drop_paths, folder_digest, task_digests
@@ -10,7 +11,11 @@ FINETUNING = Stage("finetuning", "finetune", made_by="keras_bert_flow.training.f
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:
-    refuse_auto(finetuning=config.finetuning.precision)
-    settings = drop_paths(config.model_dump(include={"task", "finetuning", "backend"}))
     inputs = {"model": folder_digest(model)} | task_digests(config)
-    return FINETUNING.make_key(settings, inputs)
+    return FINETUNING.make_key(finetuning_settings(config), inputs)
+
+
+def finetuning_settings(config: PipelineConfig) -> dict[str, Any]:
+    """Return the settings that are part of the key."""
+    refuse_auto(finetuning=config.finetuning.precision)
+    return drop_paths(config.model_dump(include={"task", "finetuning", "backend"}))
