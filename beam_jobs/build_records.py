@@ -31,7 +31,7 @@ from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.records.manifest import FileSummary
 from keras_bert_flow.records.publish import Contents
 from keras_bert_flow.stages.digests import corpus_digests, hold_corpus
-from keras_bert_flow.stages.records import records_key
+from keras_bert_flow.stages.records import RECORDS, records_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.objectives.objective import describe_mistaken
 from keras_bert_flow.text.objectives.registry import check_joining, find_objective
@@ -87,7 +87,7 @@ def build_records(
         return Contents(records.model_dump() | facts, corpus_digests(files, storage), counters, written)
 
     key = records_key(files, records, vocabulary_file, cased, seed, storage)
-    folder = publish_result(output, "records", key, build, options, inputs)
+    folder = publish_result(output, RECORDS, key, build, options, inputs)
     check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # an old one may have a looser limit
     return folder
 

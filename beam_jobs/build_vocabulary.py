@@ -29,7 +29,7 @@ from keras_bert_flow.input_states import hold
 from keras_bert_flow.job_progress import DOCUMENTS, JobPart, note, plan_parts
 from keras_bert_flow.records.publish import Contents
 from keras_bert_flow.stages.digests import corpus_digests, hold_corpus
-from keras_bert_flow.stages.vocabulary import vocabulary_key
+from keras_bert_flow.stages.vocabulary import VOCABULARY, vocabulary_key
 from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
 from keras_bert_flow.text.tokenizers.fast_file import cut_long_words, make_cutting_tokenizer
 from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file
@@ -91,7 +91,7 @@ def build_vocabulary(
         return Contents(vocabulary.model_dump(), corpus_digests(files, storage), counters)
 
     key = vocabulary_key(files, vocabulary, storage)
-    folder = publish_result(output, "vocabulary", key, build, options, inputs)
+    folder = publish_result(output, VOCABULARY, key, build, options, inputs)
     check_rejected(read_published(folder).counters, corpus.max_rejected_share)  # an old one may have a looser limit
     return folder
 

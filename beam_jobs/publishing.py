@@ -31,6 +31,7 @@ from keras_bert_flow.input_states import NOTHING_HELD, InputStates
 from keras_bert_flow.local_paths import check_local, find_scheme
 from keras_bert_flow.records.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from keras_bert_flow.records.publish import Contents, check_key, publish
+from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.stores.store import HDFS
 from keras_bert_flow.text.corpus.storage import is_remote
 
@@ -63,7 +64,7 @@ class JobFolders(NamedTuple):
 
 def publish_result(
     output: str | Path,
-    stage: str,
+    stage: Stage,
     key: str,
     build: Callable[[JobFolders], Contents],
     options: Sequence[str] = (),
@@ -91,7 +92,7 @@ def publish_result(
         with job_folder(work) as folder:
             return build(JobFolders(work, folder, str(folder)))
 
-    return publish(output, stage, key, build_here, inputs=inputs)
+    return publish(output, stage.name, key, build_here, inputs=inputs, revision=stage.revision)
 
 
 def check_place_of(output: str | Path) -> None:
@@ -134,7 +135,7 @@ def read_published(folder: str | Path) -> Manifest:
 
 def _publish_remote(
     output: str,
-    stage: str,
+    stage: Stage,
     key: str,
     build: Callable[[JobFolders], Contents],
     options: Sequence[str],
@@ -145,7 +146,7 @@ def _publish_remote(
         _check_finished(output, read_published(output), key)
         _remove_leftovers(output)  # of a job that was killed after its last step, publishing
         return output
-    check_key(output, stage, lambda _: key)
+    check_key(output, stage.name, lambda _: key)
     _remove_leftovers(output)
     place = f"{output}/{_WORK}/{uuid.uuid4().hex}"
     with tempfile.TemporaryDirectory() as folder, removed_on_leaving(folder), _lease(output, place):
@@ -154,7 +155,7 @@ def _publish_remote(
         scratch.mkdir()
         contents = build(JobFolders(work, scratch, place))
         inputs.check()
-        manifest = write_manifest(work, stage, key, **vars(contents))
+        manifest = write_manifest(work, stage.name, key, **vars(contents), revision=stage.revision)
         names = [file.name for file in manifest.files]
         for name in (*names, MANIFEST):
             if (work / name).exists():  # the others are there, from the workers

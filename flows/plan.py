@@ -8,12 +8,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import overload
 
 from flows.settling import local_runs
 from flows.stages import MODEL, StageRun, corpus_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.leases import hold_key, holding_inputs, holding_results
+from keras_bert_flow.lineage.adoption import find_earlier
+from keras_bert_flow.local_paths import find_address
 from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
 from keras_bert_flow.planning.workers import describe_workers
 from keras_bert_flow.preflight.stages import check_corpus
@@ -40,19 +41,31 @@ DIGESTED_BYTES = 500_000_000  # takes a second or two; a larger text is digested
 
 @dataclass(frozen=True)
 class PlannedStage:
-    """A stage of a plan; `stage` is None if its key depends on a result that does not exist yet."""
+    """A stage of a plan; `stage` is None if its key depends on a result that does not exist yet.
+
+    Attributes:
+        earlier: the folder of the result by an earlier version of this package, which a run makes again.
+    """
 
     name: str
     stage: StageRun | None
     needs: str = ""
+    earlier: Path | None = None
 
     @property
     def folder(self) -> Path | None:
         """The published folder, or only its manifest if it is remote; None if it does not exist."""
         return fetch_manifest(self.stage.folder) if self.stage and self.stage.is_finished() else None
 
+    @property
+    def source(self) -> Path | None:
+        """The folder that the keys of later stages follow from: that of an earlier version has the same content."""
+        return self.folder or self.earlier
+
     def __str__(self) -> str:
         state = "cached" if self.folder else "to run" if self.stage else f"to run, key needs {self.needs}"
+        if self.earlier:
+            state += f"; made by an earlier version, {self.earlier.name}"
         return f"{self.name:12}  {self.stage.key if self.stage else UNKNOWN:16}  {state}"
 
 
@@ -68,7 +81,7 @@ def describe_plan(config: PipelineConfig, task: TaskFiles | None = None) -> str:
     with _builtin_folder(config) as builtin:
         stages = list(plan_stages(config, builtin))
         lines = [f"Plan of {config.name}: backend {config.backend}, results in {config.runs}. Nothing is run.", ""]
-        lines += [*map(str, stages), ""]
+        lines += [*map(str, stages), *_describe_earlier(config, stages), ""]
         resolved = resolve_builtin(config, builtin) if builtin else config
         lines += _estimate(resolved, stages, task or read_task_files(resolved))
         return "\n".join(escape_controls(line, JOINERS) for line in lines)
@@ -139,7 +152,19 @@ def describe_finished(config: PipelineConfig) -> str:
     stages = list(plan_stages(config))
     finished = [f"{planned.name} {planned.stage.key}" for planned in stages if planned.stage and planned.folder]
     to_run = [planned.name for planned in stages if not planned.folder]
-    return f"Finished already: {', '.join(finished) or 'nothing'}. To run: {', '.join(to_run) or 'nothing'}."
+    lines = [f"Finished already: {', '.join(finished) or 'nothing'}. To run: {', '.join(to_run) or 'nothing'}."]
+    return "\n".join(lines + _describe_earlier(config, stages))
+
+
+def _describe_earlier(config: PipelineConfig, stages: Sequence[PlannedStage]) -> list[str]:
+    """Name the stages that a run makes again although an earlier version has made them."""
+    names = [planned.name for planned in stages if planned.earlier]
+    if not names:
+        return []
+    return [
+        f"An earlier version has made {', '.join(names)} of the same settings and inputs; `kbf runs adopt "
+        f"{config.runs} --config FILE`, with this configuration, has them used."
+    ]
 
 
 @contextmanager
@@ -176,12 +201,11 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     if any(map(is_remote, config.corpus.input)):  # its digest would need Beam and reading all of the text
         yield from (PlannedStage(name, None, "the text at another place") for name in names)
         return
-    stage = _stage(config, "vocabulary", vocabulary_key(config.corpus, config.vocabulary))
-    vocabulary = PlannedStage("vocabulary", stage)
+    vocabulary = _plan(config, "vocabulary", vocabulary_key(config.corpus, config.vocabulary))
     yield vocabulary
     records = []
     for phase in config.phases:
-        records.append(_plan_records(phase, fetch(stage.folder) if vocabulary.folder else None))
+        records.append(_plan_records(phase, vocabulary))
         yield records[-1]
     previous: Path | None = None
     phases: list[Path | None] = []
@@ -190,49 +214,47 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
         initial = Path(config.initial_model) if config.initial_model else None
         if previous:
             initial = previous / MODEL
-        folder = made.folder if previous or not number else None
+        folder = made.source if previous or not number else None
         key = pretraining_key(phase, folder, initial) if folder else None
-        planned = PlannedStage("pretraining", _stage(config, "pretraining", key), "records")
-        previous = planned.folder
+        planned = _plan(config, "pretraining", key, "records")
+        previous = planned.source
         phases.append(previous)
         yield planned
     if config.distillation is not None:
         own = config.distillation.teacher
         teacher = Path(own) if own is not None else previous / MODEL if previous else None
-        key = distillation_key(config, records[-1].folder, teacher) if teacher and records[-1].folder else None
-        planned = PlannedStage(
-            "distillation",
-            _stage(config, "distillation", key),
-            "records" if config.has_own_teacher else "pretraining",
-        )
-        previous = planned.folder
+        key = distillation_key(config, records[-1].source, teacher) if teacher and records[-1].source else None
+        planned = _plan(config, "distillation", key, "records" if config.has_own_teacher else "pretraining")
+        previous = planned.source
         phases.append(previous)
         yield planned
     trained_by = "pretraining" if config.distillation is None else "distillation"
     key = finetuning_key(config, previous / MODEL) if previous else None
-    finetuning = PlannedStage("finetuning", _stage(config, "finetuning", key), trained_by)
+    finetuning = _plan(config, "finetuning", key, trained_by)
     yield finetuning
     published = [phase for phase in phases if phase]  # all phases, if there is a fine-tuned model
     key = None
-    if finetuning.folder and records[-1].folder:
-        key = evaluation_key(config, finetuning.folder, records[-1].folder, published)
-    yield PlannedStage("evaluation", _stage(config, "evaluation", key), "finetuning")
+    if finetuning.source and records[-1].source:
+        key = evaluation_key(config, finetuning.source, records[-1].source, published)
+    yield _plan(config, "evaluation", key, "finetuning")
 
 
-def _plan_records(config: PipelineConfig, vocabulary: Path | None) -> PlannedStage:
-    if vocabulary is None:
+def _plan_records(config: PipelineConfig, vocabulary: PlannedStage) -> PlannedStage:
+    if vocabulary.source is None or vocabulary.stage is None:
         return PlannedStage("records", None, "vocabulary")
-    file = find_tokenizer_file(vocabulary)
+    file = find_tokenizer_file(fetch(vocabulary.stage.folder) if vocabulary.folder else vocabulary.source)
     key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed)
-    return PlannedStage("records", _stage(config, "records", key))
+    return _plan(config, "records", key)
 
 
-@overload
-def _stage(config: PipelineConfig, name: str, key: str) -> StageRun: ...
-@overload
-def _stage(config: PipelineConfig, name: str, key: str | None) -> StageRun | None: ...
-def _stage(config: PipelineConfig, name: str, key: str | None) -> StageRun | None:
-    return StageRun(name, key, Path(config.runs) / name / key, ()) if key else None
+def _plan(config: PipelineConfig, name: str, key: str | None, needs: str = "") -> PlannedStage:
+    """Return a stage with its key, or without one what it needs."""
+    if key is None:
+        return PlannedStage(name, None, needs)
+    stage = StageRun(name, key, Path(config.runs) / name / key, ())
+    is_here = not find_address(stage.folder)
+    earlier = find_earlier(stage.folder, config) if is_here and not stage.is_finished() else None
+    return PlannedStage(name, stage, needs, earlier)
 
 
 def _describe_minimal_pairs(config: PipelineConfig) -> list[str]:

@@ -10,9 +10,11 @@ from keras_bert_flow.artifacts import content_key
 from keras_bert_flow.config.tuning import TuningConfig
 from keras_bert_flow.input_states import InputStates, hold
 from keras_bert_flow.stages.digests import corpus_digests, drop_paths, folder_digest, hold_corpus, task_digests
+from keras_bert_flow.stages.registry import IN_ORDER
 from keras_bert_flow.stores.fetching import fetch
 
 FOLDER = "tuning"
+REVISION = 1
 NOT_IN_KEY = {"name", "runs", "beam", "distribution", "loggers", "tuning", "evaluation"}
 
 
@@ -34,6 +36,7 @@ def find_search_folder(
     tables = [config.task.train, config.task.dev] if objective == "dev_score" else []
     held |= hold(*tables, *filter(None, (config.vocabulary.file, config.initial_model)))
     settings = drop_paths(config.model_dump(mode="json", exclude=NOT_IN_KEY))
+    settings["revisions"] = {stage.name: stage.revision for stage in IN_ORDER}  # of what gives a trial its score
     settings["tuning"] = tuning.model_dump(mode="json", exclude={"trials", "objective"}) | {"objective": objective}
     inputs = {"text": vocabulary_stage(config).key}
     if config.vocabulary.file:  # then that is all that the key of the vocabulary names
@@ -42,4 +45,4 @@ def find_search_folder(
         inputs["initial_model"] = folder_digest(fetch(config.initial_model))
     if objective == "dev_score":
         inputs |= task_digests(config)
-    return local_runs(config) / FOLDER / content_key(FOLDER, settings, inputs, {}), held
+    return local_runs(config) / FOLDER / content_key(FOLDER, settings, inputs, REVISION), held

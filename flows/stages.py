@@ -17,6 +17,7 @@ from keras_bert_flow import exit_status
 from keras_bert_flow.command_time import RUN_BEGAN, STAGE_SECONDS
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.leases import close_plan, hold_key
+from keras_bert_flow.lineage.adoption import describe_earlier, find_earlier
 from keras_bert_flow.local_paths import find_address, name_path
 from keras_bert_flow.locks import locked
 from keras_bert_flow.preflight.stages import check_label_words
@@ -210,6 +211,8 @@ def run_stage(
     """
     if stage.is_finished():
         return True
+    if not find_address(stage.folder) and (earlier := find_earlier(stage.folder)):
+        on_line(f"{stage.name} {stage.key}: {describe_earlier(earlier)}")
     if stage.name != CORPUS.name:  # without it, no other key is known
         close_plan()
     _set_aside_damaged(stage, on_line)

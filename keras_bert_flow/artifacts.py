@@ -31,22 +31,16 @@ UNNAMED = (errno.EACCES, errno.EROFS, errno.EIO)  # of a write, which Python rai
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, the user's quota, the process's limit
 
 
-def content_key(stage: str, settings: Any, inputs: Mapping[str, str], code: Mapping[str, str]) -> str:
+def content_key(stage: str, settings: Any, inputs: Mapping[str, str], revision: int) -> str:
     """Return the content key of a stage's result: a digest of everything that the result depends on.
 
     Args:
         stage: name of the stage.
         settings: JSON-like values that the result depends on, and no others.
         inputs: name of each input → digest of its content.
-        code: module of this project that the result is made with → digest of its code.
+        revision: number of the code that makes it, which is raised when equal settings and inputs give another result.
     """
-    facts = {
-        "stage": stage,
-        "settings": settings,
-        "inputs": dict(inputs),
-        "version": package_version(),
-        "code": dict(code),
-    }
+    facts = {"stage": stage, "settings": settings, "inputs": dict(inputs), "revision": revision}
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:KEY_LENGTH]
 
 

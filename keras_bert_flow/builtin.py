@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.stages.corpus import corpus_key
+from keras_bert_flow.stages.corpus import CORPUS, corpus_key
 from keras_bert_flow.text.corpus.builtin import builtin_digest, write_builtin_corpus, write_builtin_task
 
 
@@ -19,4 +19,4 @@ def publish_builtin(output: str | Path) -> Path:
         write_builtin_task(work)
         return Contents(inputs={"packages": builtin_digest()})
 
-    return publish(output, "corpus", corpus_key(), build)
+    return publish(output, CORPUS.name, corpus_key(), build, revision=CORPUS.revision)

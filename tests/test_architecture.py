@@ -67,9 +67,8 @@ ALLOWED = {
     "leases": "locks outputs shared_folders terminal",
     "shared_folders": "",
     "machine": "",
-    "import_closure": "",
     "tuning": "config yaml_documents optuna",
-    "stages": "arrivals import_closure config artifacts input_states outputs records text",
+    "stages": "arrivals config artifacts input_states outputs records text",
     "by_name": "",
     "builtin": "artifacts stages records text",
     # Each of the two where the file of its logger is loaded.
@@ -106,8 +105,8 @@ ALLOWED = {
     "versions": "",
     "drafting": "artifacts config doctor models planning tasks terminal text yaml",
     "lineage": (
-        "artifacts columns config interrupts json_documents leases local_paths locks outputs records shared_folders "
-        "stages terminal"
+        "artifacts columns config interrupts json_documents leases local_paths locks outputs pydantic records "
+        "shared_folders stages terminal"
     ),
     "__main__": "cli exit_status interrupts own_packages terminal versions",
     "registration": "extras",

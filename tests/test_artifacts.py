@@ -275,8 +275,8 @@ def test_error_of_a_write_without_a_name_gets_one(tmp_path):
 
 
 def test_content_key_changes_with_everything_that_it_names():
-    facts = {"stage": "s", "settings": {"a": 1}, "inputs": {"x": "1"}, "code": {"m": "1"}}
-    others = {"stage": "t", "settings": {"a": 2}, "inputs": {"x": "2"}, "code": {"m": "2"}}
+    facts = {"stage": "s", "settings": {"a": 1}, "inputs": {"x": "1"}, "revision": 1}
+    others = {"stage": "t", "settings": {"a": 2}, "inputs": {"x": "2"}, "revision": 2}
     key = content_key(**facts)
     assert len(key) == 16 and set(key) <= set("0123456789abcdef")
     assert content_key(**facts) == key

@@ -12,7 +12,7 @@ import typer
 from keras_bert_flow.cli.application import Commands, app
 from keras_bert_flow.terminal import JOINERS, escape_controls, show, show_json
 
-runs = Commands(help="List, show, compare and remove the results of stages.", no_args_is_help=True)
+runs = Commands(help="List, show, compare, adopt and remove the results of stages.", no_args_is_help=True)
 app.add_typer(runs, name="runs")
 
 Store = Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder of results: `runs` of a configuration.")]
@@ -86,7 +86,7 @@ def compare_runs(
     folder: StoreOption = RUNS,
     json: AsJson = False,
 ) -> None:
-    """Show the inputs, settings and scores in which two results differ, side by side."""
+    """Show the revision, inputs, settings and scores in which two results differ, side by side."""
     from keras_bert_flow.columns import find_columns, name_files
     from keras_bert_flow.lineage.choosing import find_one
     from keras_bert_flow.lineage.describing import align, describe_source, short_key
@@ -97,7 +97,9 @@ def compare_runs(
     given = [find_one(key, folder) for key in (first, second)]
     pair = [result for result, _ in given]
     inputs = [dict(result.manifest.inputs) if result.manifest else {} for result in pair]
+    revisions = [{"revision": result.manifest.revision} if result.manifest else {} for result in pair]
     found = {
+        "revision": list_differences(*revisions),
         "inputs": list_differences(*inputs),
         "settings": list_differences(*map(read_settings, pair)),
         "scores": list_differences(*map(read_scores, pair)),
@@ -120,6 +122,55 @@ def compare_runs(
             both = (first_value, second_value)
             rows.append([f"  {name}", *("-" if value is None else as_yaml(value) for value in both)])
     show(align(rows, columns), keep="\n")
+
+
+@runs.command("adopt")
+def adopt_runs(
+    folder: Store = RUNS,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="Configuration that vocabularies and records were made with, where no report says it."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Adopt them; otherwise they are only listed.")] = False,
+    json: AsJson = False,
+) -> None:
+    """List or adopt the results of earlier versions, so that runs use them instead of making them again.
+
+    Keys of earlier versions covered the code. A result is adopted under the key that this version gives to its stage,
+    settings and inputs; that it would make the same now is taken on trust. The earlier folder stays, and its files are
+    shared with the new one.
+    """
+    from keras_bert_flow.config.loading import load_config
+    from keras_bert_flow.lineage.adoption import adopt, list_adoptions
+    from keras_bert_flow.lineage.results import find_results
+
+    adoptions = list_adoptions(find_results(folder), None if config is None else load_config(config))
+    rows = []
+    for one in adoptions:  # the earliest stage first
+        result, is_adopted = one.result, bool(one.key) and yes
+        place = adopt(one) if is_adopted else one.place if one.key else ""
+        rows.append(
+            {
+                "stage": result.stage,
+                "key": result.key,
+                "folder": str(result.folder),
+                "new_key": one.key,
+                "new_folder": str(place),
+                "new_settings": one.added,
+                "reason": one.reason,
+                "adopted": is_adopted,
+            }
+        )
+        if not json:
+            added = f" (at their defaults: {', '.join(one.added)})" if one.added else ""
+            what = f"adopt  {result.stage} {result.key} as {one.key}{added}"
+            show(what if one.key else f"leave  {result.stage} {result.key}: {one.reason}")
+    if json:
+        show_json(dumps(rows, indent=1))
+        return
+    count = sum(bool(one.key) for one in adoptions)
+    end = "" if yes or not count else " Nothing was changed: add --yes."
+    show(f"{count} of {len(adoptions)} results of earlier versions {'adopted' if yes else 'to adopt'}.{end}")
 
 
 @runs.command("gc")

@@ -23,7 +23,7 @@ from keras_bert_flow.records.manifest import FileSummary
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.records.schema import FEATURE_KINDS, decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile, name_record_file, write_tfrecords
-from keras_bert_flow.stages.records import imported_key
+from keras_bert_flow.stages.records import IMPORTED, imported_key
 from keras_bert_flow.text.objectives.registry import check_joining
 from keras_bert_flow.text.tokenizers.files import (
     copy_tokenizer,
@@ -86,7 +86,7 @@ def import_records(
 
     if not parts[HELD_OUT]:
         _logger.warning("No records are held out, so no run on these can be judged. Name some with --held-out.")
-    return publish(output, "records", key, build, inputs=held)
+    return publish(output, IMPORTED.name, key, build, inputs=held, revision=IMPORTED.revision)
 
 
 def check_import(

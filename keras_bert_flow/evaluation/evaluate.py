@@ -52,7 +52,7 @@ from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.records.manifest import read_manifest
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.stages.distillation import DISTILLATION
-from keras_bert_flow.stages.evaluation import evaluation_inputs, evaluation_key
+from keras_bert_flow.stages.evaluation import EVALUATION, evaluation_inputs, evaluation_key
 from keras_bert_flow.stages.pretraining import PRETRAINING
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.tasks.core.features import Features
@@ -190,7 +190,8 @@ def write_evaluation(
         write_report(work / "report.html", report)
         return Contents(config.model_dump(mode="json"), evaluation_inputs(finetuned, records, phases))
 
-    return publish(output, "evaluation", key, build, inputs=inputs | (files.inputs if files else NOTHING_HELD))
+    inputs = inputs | (files.inputs if files else NOTHING_HELD)
+    return publish(output, EVALUATION.name, key, build, inputs=inputs, revision=EVALUATION.revision)
 
 
 def _predict_runs(

@@ -39,6 +39,7 @@ def as_values(result: Result, uses: Sequence[Result], now: float) -> dict[str, A
         "bytes": result.file_bytes,
         "age_seconds": round(max(0.0, now - result.changed_at), 1),
         "made_by": describe_maker(result),
+        "revision": result.manifest.revision if result.manifest else None,
         "owner": result.owner,
         "needed_by": [other.key for other in uses],
     }
@@ -86,10 +87,12 @@ def show_age(seconds: float) -> str:
 
 
 def describe_maker(result: Result) -> str:
-    """Return which command, of which version of this package, made a result."""
-    stage = STAGES.get(result.stage)
-    version = result.manifest.version if result.manifest else ""
-    return " ".join(filter(None, (f"kbf {stage.command}" if stage else "?", version)))
+    """Return which command, of which version of this package, made a result, and the revision of its stage."""
+    stage, manifest = STAGES.get(result.stage), result.manifest
+    revision = "" if manifest is None or manifest.revision is None else f"revision {manifest.revision}"
+    return " ".join(
+        filter(None, (f"kbf {stage.command}" if stage else "?", manifest.version if manifest else "", revision))
+    )
 
 
 def short_key(key: str) -> str:

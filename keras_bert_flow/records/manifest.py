@@ -53,6 +53,7 @@ class Manifest:
         files: every file, except the manifest.
         counters: the job's counts, such as documents and rejected inputs by reason.
         version: version of this package.
+        revision: revision of the stage; None by an earlier version of this package, whose keys covered its code.
         digest: sha256 of the other fields, which are damaged if it differs; empty if none was written.
     """
 
@@ -63,6 +64,7 @@ class Manifest:
     files: tuple[FileSummary, ...]
     counters: Mapping[str, Any]
     version: str
+    revision: int | None = None
     digest: str = ""
 
 
@@ -75,6 +77,7 @@ def write_manifest(
     counters: Mapping[str, Any],
     files: Sequence[FileSummary] = (),
     without: str | None = None,
+    revision: int | None = None,
 ) -> Manifest:
     """Write the manifest of a folder whose files are complete.
 
@@ -82,6 +85,7 @@ def write_manifest(
         files: summaries that are already known, wherever the files are; other files are in the folder and read for
             their digests.
         without: a folder in it that is about to be removed.
+        revision: of the stage; None for what is not made by a stage.
     """
     folder = Path(folder)
     known = {summary.name: summary for summary in files}
@@ -89,7 +93,13 @@ def write_manifest(
     found -= {MANIFEST, COSTS}
     names = [name for name in sorted(found | {*known}) if Path(name).parts[0] != without]
     summaries = tuple(known.get(name) or _summarise(folder, name) for name in names)
-    manifest = Manifest(stage, key, config, inputs, summaries, counters, package_version())
+    return store_manifest(
+        folder, Manifest(stage, key, config, inputs, summaries, counters, package_version(), revision)
+    )
+
+
+def store_manifest(folder: Path, manifest: Manifest) -> Manifest:
+    """Write a manifest as given, with the digest of its fields."""
     manifest = replace(manifest, digest=_digest_fields(asdict(manifest)))
     write_atomically(folder / MANIFEST, (json.dumps(asdict(manifest), indent=1, sort_keys=True) + "\n").encode())
     return manifest
@@ -209,6 +219,7 @@ def _check_types(manifest: Manifest) -> None:
         and isinstance(manifest.counters, dict)
         and all(isinstance(text, str) for text in texts)
         and all(type(count) is int for count in counts)  # a boolean is an int, too
+        and (manifest.revision is None or type(manifest.revision) is int)
     ):
         raise TypeError
     if any(not 0 <= count < 1 << 63 for count in counts):

@@ -48,6 +48,7 @@ def publish(
     resumable: bool = False,
     scratch: str | None = None,
     inputs: InputStates = NOTHING_HELD,
+    revision: int | None = None,
 ) -> Path:
     """Return the folder of a result, after `build(work folder)` if it does not exist yet.
 
@@ -63,6 +64,7 @@ def publish(
         scratch: a folder in the work folder that a resumed build needs and the result does not.
         inputs: states of the inputs from before they were digested; a resumable `build` checks them before it keeps
             anything to resume from.
+        revision: of the stage, for the manifest.
     Raises:
         FileExistsError: `output` exists and holds something else, or the result with a file missing or damaged.
         OSError: the location cannot be written.
@@ -80,7 +82,8 @@ def publish(
                 with noting_cost(work):
                     contents = build(work)
                 inputs.check()
-                write_manifest(work, stage, find_key(contents.config), **vars(contents), without=scratch)
+                final = find_key(contents.config)
+                write_manifest(work, stage, final, **vars(contents), without=scratch, revision=revision)
             if scratch:
                 shutil.rmtree(work / scratch, ignore_errors=True)
     except FileExistsError:

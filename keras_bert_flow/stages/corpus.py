@@ -7,7 +7,7 @@ from keras_bert_flow.config.settings import BUILTIN
 from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.builtin import builtin_digest
 
-CORPUS = Stage("corpus", "corpus", made_by="keras_bert_flow.builtin")
+CORPUS = Stage("corpus", "corpus", made_by="keras_bert_flow.builtin", revision=1)
 
 
 def corpus_key() -> str:

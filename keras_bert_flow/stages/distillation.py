@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.stages.digests import folder_digest
-from keras_bert_flow.stages.pretraining import find_unseen
-from keras_bert_flow.stages.stage import Stage, refuse_auto
+from keras_bert_flow.stages.pretraining import pretraining_settings
+from keras_bert_flow.stages.stage import Stage
 
-DISTILLATION = Stage("distillation", "distill", made_by="keras_bert_flow.training.distillation.distill")
+DISTILLATION = Stage("distillation", "distill", made_by="keras_bert_flow.training.distillation.distill", revision=1)
 
 
 def distillation_key(config: PipelineConfig, records: Path, teacher: Path, earlier: Sequence = ()) -> str:
@@ -19,14 +20,13 @@ def distillation_key(config: PipelineConfig, records: Path, teacher: Path, earli
         teacher: model directory of the teacher.
         earlier: different settings that its first steps were made with.
     """
-    student = config.student
-    refuse_auto(pretraining=student.pretraining.precision)
-    settings = student.model_dump(include={"model", "seed", "backend"})
-    settings["pretraining"] = student.pretraining.model_dump(exclude=find_unseen(student))
-    settings["distillation"] = config.needed_distillation.model_dump(exclude={"teacher", "student"})
-    if earlier:
-        settings["earlier"] = list(earlier)
-    return DISTILLATION.make_key(settings, distillation_inputs(records, teacher))
+    return DISTILLATION.make_key(distillation_settings(config.student, earlier), distillation_inputs(records, teacher))
+
+
+def distillation_settings(student: PipelineConfig, earlier: Sequence = ()) -> dict[str, Any]:
+    """Return the settings that are part of the key, from the configuration of the student."""
+    settings = pretraining_settings(student, earlier)
+    return settings | {"distillation": student.needed_distillation.model_dump(exclude={"teacher", "student"})}
 
 
 def distillation_inputs(records: Path, teacher: Path) -> dict[str, str]:

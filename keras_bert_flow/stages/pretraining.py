@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.stages.digests import folder_digest
 from keras_bert_flow.stages.stage import Stage, refuse_auto
 
-PRETRAINING = Stage("pretraining", "pretrain", made_by="keras_bert_flow.training.pretraining.pretrain")
+PRETRAINING = Stage("pretraining", "pretrain", made_by="keras_bert_flow.training.pretraining.pretrain", revision=1)
 INITIAL = "initial"  # folder of the model before the first step, where its token embeddings are not random
 # Settings of pre-training that change what is logged and kept, but not the resulting weights and scores.
 WATCHING = (
@@ -24,12 +25,15 @@ def pretraining_key(
     config: PipelineConfig, records: Path, initial_model: Path | None = None, earlier: Sequence = ()
 ) -> str:
     """Return the content key of a pre-trained model; `earlier`: different settings that its first steps used."""
+    return PRETRAINING.make_key(pretraining_settings(config, earlier), pretraining_inputs(records, initial_model))
+
+
+def pretraining_settings(config: PipelineConfig, earlier: Sequence = ()) -> dict[str, Any]:
+    """Return the settings that are part of the key."""
     refuse_auto(pretraining=config.pretraining.precision)
     settings = config.model_dump(include={"model", "seed", "backend"})
     settings["pretraining"] = config.pretraining.model_dump(exclude=find_unseen(config))
-    if earlier:
-        settings["earlier"] = list(earlier)
-    return PRETRAINING.make_key(settings, pretraining_inputs(records, initial_model))
+    return settings | ({"earlier": list(earlier)} if earlier else {})
 
 
 def find_unseen(config: PipelineConfig) -> set[str]:

@@ -11,8 +11,8 @@ from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 from keras_bert_flow.text.tokenizers.files import describe_beside
 
-RECORDS = Stage("records", "records", made_by="beam_jobs.build_records")
-IMPORTED = Stage("records", "records", made_by="keras_bert_flow.doctor.importing")
+RECORDS = Stage("records", "records", made_by="beam_jobs.build_records", revision=1)
+IMPORTED = Stage("records", "records", made_by="keras_bert_flow.doctor.importing", revision=RECORDS.revision)
 
 
 def records_key(
@@ -23,6 +23,13 @@ def records_key(
     seed: int,
     storage: Storage = LOCAL,
 ) -> str:
+    return records_key_of(corpus_digests(corpus, storage), corpus, records, vocabulary_file, cased, seed)
+
+
+def records_key_of(
+    text: Mapping[str, str], corpus: CorpusConfig, records: RecordsConfig, vocabulary_file: Path, cased: bool, seed: int
+) -> str:
+    """Return the content key of records; `text`: the digests of the corpus."""
     settings = {
         "corpus": list_corpus_settings(corpus),
         "records": records.model_dump(),
@@ -30,8 +37,7 @@ def records_key(
         "seed": seed,
     }
     settings |= describe_beside(vocabulary_file)
-    inputs = corpus_digests(corpus, storage) | digest_tokenizer(vocabulary_file, "vocabulary")
-    return RECORDS.make_key(settings, inputs)
+    return RECORDS.make_key(settings, {**text, **digest_tokenizer(vocabulary_file, "vocabulary")})
 
 
 def imported_key(

@@ -1,5 +1,7 @@
 """The stage that learns the vocabulary of a corpus."""
 
+from typing import Any
+
 from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.vocabulary import VocabularyConfig
 from keras_bert_flow.stages.digests import corpus_digests, digest_tokenizer, list_corpus_settings
@@ -7,12 +9,17 @@ from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.corpus.storage import LOCAL, Storage
 from keras_bert_flow.text.tokenizers.files import describe_beside
 
-VOCABULARY = Stage("vocabulary", "vocab", made_by="beam_jobs.build_vocabulary")
+VOCABULARY = Stage("vocabulary", "vocab", made_by="beam_jobs.build_vocabulary", revision=1)
 
 
 def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: Storage = LOCAL) -> str:
-    settings = {"corpus": list_corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}
+    settings = vocabulary_settings(corpus, vocabulary)
     file = vocabulary.file
     inputs = corpus_digests(corpus, storage) if file is None else digest_tokenizer(file, "file")
     settings |= {} if file is None else describe_beside(file)
     return VOCABULARY.make_key(settings, inputs)
+
+
+def vocabulary_settings(corpus: CorpusConfig, vocabulary: VocabularyConfig) -> dict[str, Any]:
+    """Return the settings that are part of the key of a vocabulary that is learnt."""
+    return {"corpus": list_corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}

@@ -45,6 +45,10 @@ def prefect_server():
 
 @pytest.fixture
 def tiny_config(tmp_path: Path) -> Path:
+    return write_tiny_config(tmp_path)
+
+
+def write_tiny_config(tmp_path: Path) -> Path:
     """Write a configuration whose stages take seconds, its paths relative to its own folder, and return its path."""
     pairs = [(first, second) for first in WORDS for second in WORDS if first != second]
     documents = ["\n".join(line.format(*pair) for line in SENTENCES) for pair in pairs]

@@ -21,12 +21,13 @@ _TRANSFORM = {
 
 
 def write_tiny_model(
-    folder: Path, labels: tuple[str, ...] = ("no", "yes"), pieces=PIECES, has_masked_lm: bool = False
+    folder: Path, labels: tuple[str, ...] = ("no", "yes"), pieces=PIECES, has_masked_lm: bool = False, seed=None
 ) -> Path:
     """Write a classifier of one block, with the names of `transformers` and weights of 0.
 
     Args:
         has_masked_lm: put a masked-LM head beside that of the classifier.
+        seed: of random weights in place of zeros, the same for each backend.
     """
     folder.mkdir(parents=True, exist_ok=True)
     config = {
@@ -64,6 +65,11 @@ def write_tiny_model(
     if has_masked_lm:
         head = {f"transform.{name}": shape for name, shape in _TRANSFORM.items()} | {"bias": (len(pieces),)}
         tensors |= {f"cls.predictions.{name}": np.zeros(shape, np.float32) for name, shape in head.items()}
+    if seed is not None:
+        rng = np.random.default_rng(seed)
+        for name in sorted(tensors):
+            mean = float(name.endswith("LayerNorm.weight"))
+            tensors[name] = rng.normal(mean, 0.3, tensors[name].shape).astype(np.float32)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "model.safetensors").chmod(0o644)  # the library makes it its writer's alone
     write_vocabulary(folder / "vocab.txt", pieces)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -11,8 +12,7 @@ from keras_bert_flow import precision_choice
 from keras_bert_flow.cli import explain
 from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.records.manifest import is_published, read_manifest, write_manifest
-from keras_bert_flow.stages.pretraining import pretraining_key
-from keras_bert_flow.stages.stage import Stage
+from keras_bert_flow.stages.pretraining import PRETRAINING, pretraining_key
 from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary, write_vocabulary
 from keras_bert_flow.training import processes
 from keras_bert_flow.training.loop.train import Interrupted
@@ -214,16 +214,25 @@ def test_changed_vocabulary_is_refused(place, stopped):
 
 def test_changed_software_is_refused(place, stopped, monkeypatch):
     monkeypatch.setattr(keras, "__version__", "3.99.0")
-    loop = "keras_bert_flow.training.loop.train"
-    monkeypatch.setattr(Stage, "digest_code", lambda stage, real=Stage.digest_code: real(stage) | {loop: "0" * 64})
+    monkeypatch.setattr(identity, "PRETRAINING", replace(PRETRAINING, revision=PRETRAINING.revision + 1))
     monkeypatch.setattr(processes, "start_cluster", lambda *_: SINGLE)  # it knows no such backend
     monkeypatch.setattr(keras.backend, "backend", lambda real=keras.backend.backend: f"{real()}s")
     change = refusal(make_tiny_config(**SETTINGS), place / "records", stopped)
     name = keras.backend.backend()
-    assert change.startswith(f"another backend ({name[:-1]}, now {name}), code in {loop} (")
-    assert ", now 000000000000)" in change
-    monkeypatch.setattr(identity, "MAX_SHOWN", 9)
-    assert "Keras version (3.1" in refusal(make_tiny_config(**SETTINGS), place / "records", stopped)
+    assert change.startswith(f"another backend ({name[:-1]}, now {name}), Keras version (3.1")
+    assert f", revision of the stage ({PRETRAINING.revision}, now {PRETRAINING.revision + 1})" in change
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused_in_few_words():
+    now = {"seed": 1, "keras": "3.16", "revision": 1}
+    earlier = {
+        "seed": 1,
+        "keras": "3.16",
+        "package": "0.1.0",
+        "code": {f"keras_bert_flow.{name}": "0" * 64 for name in "ab"},
+    }
+    assert identity.list_changes(earlier, now) == "revision of the stage (None, now 1)"
+    assert identity.list_changes(now, now) is None
 
 
 def test_many_changes_are_counted(place, stopped):

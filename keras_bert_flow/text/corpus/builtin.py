@@ -88,9 +88,9 @@ def write_builtin_task(folder: str | Path) -> tuple[Path, Path]:
 
 
 def builtin_digest() -> str:
-    """Return a hex digest of the package versions and of this file, without reading the sources."""
+    """Return a hex digest of the package versions, without reading the sources."""
     versions = [platform.python_version(), *(f"{name} {_find_version(name)}" for name in PROJECTS[1:])]
-    return _digest("\n".join(versions), Path(__file__).read_bytes()).hex()
+    return _digest("\n".join(versions)).hex()
 
 
 @functools.cache

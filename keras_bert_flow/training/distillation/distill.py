@@ -51,7 +51,7 @@ def distill(
     config, records, teacher = resolve_precision(config, keras.backend.backend()), fetch(records, False), fetch(teacher)
     settings = config.needed_distillation
     recipe = Recipe(
-        DISTILLATION.name,
+        DISTILLATION,
         config.student,
         FACTS,
         source=teacher,

@@ -25,7 +25,7 @@ from keras_bert_flow.local_paths import check_local
 from keras_bert_flow.precision_choice import resolve_precision
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.stages.digests import folder_digest
-from keras_bert_flow.stages.finetuning import finetuning_key
+from keras_bert_flow.stages.finetuning import FINETUNING, finetuning_key
 from keras_bert_flow.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.training.finetuning.grid import GRIDS, list_points, search_grid
@@ -127,7 +127,8 @@ def finetune(
         removed_on_leaving(place),
         keeping_compilations(place),
     ):
-        return publish(output, "finetuning", key, build, resumable=True, inputs=data.inputs)
+        revision = FINETUNING.revision
+        return publish(output, FINETUNING.name, key, build, resumable=True, inputs=data.inputs, revision=revision)
 
 
 class StageClock:

@@ -12,9 +12,10 @@ from keras_bert_flow.artifacts import canonical_json, content_key
 from keras_bert_flow.config.finetuning import MERGED
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.records.manifest import check_folder, read_manifest
 from keras_bert_flow.training.finetuning.grid import GRIDS
 from keras_bert_flow.training.finetuning.task_runs import RANDOM, RUN_FILE
+from keras_bert_flow.training.state.identity import REVISION, drop_earlier
 
 WEIGHTS = ".safetensors"
 # Settings of `finetuning` that decide which runs there are, not what one is; and those that a grid chooses.
@@ -53,7 +54,7 @@ def baseline_key(identity: Mapping[str, Any]) -> str:
     left_out = {*ABOUT_OTHERS, *CHOSEN} - {"seeds"} if settings["grid"] else {*ABOUT_OTHERS}
     facts |= {"finetuning": {name: value for name, value in settings.items() if name not in left_out}}
     files = {name: digest for name, digest in files.items() if not name.endswith(WEIGHTS)}
-    return content_key("random baseline", facts, files, {})
+    return content_key("random baseline", facts, files, facts[REVISION])
 
 
 def reuse_baseline(config: PipelineConfig, results: Path, work: Path, identity: Mapping[str, Any]) -> None:
@@ -71,7 +72,7 @@ def reuse_baseline(config: PipelineConfig, results: Path, work: Path, identity: 
     key, grid = baseline_key(identity), GRIDS[RANDOM]
     folders = [f"seed-{seed}" for seed in config.finetuning.seeds]
     for result in sorted(results.glob("[!.]*")):
-        found = [name for name in folders if _has_key(result / RANDOM / name / RUN_FILE, key)]
+        found = [name for name in folders if _has_key(result, name, key)]
         if config.finetuning.grid is not None and found != folders:
             continue
         wanted = [f"{RANDOM}/{name}" for name in found]
@@ -85,9 +86,12 @@ def reuse_baseline(config: PipelineConfig, results: Path, work: Path, identity: 
         _logger.info("Runs from random weights are those of %s: %s.", result, ", ".join(wanted))
 
 
-def _has_key(file: Path, key: str) -> bool:
+def _has_key(result: Path, name: str, key: str) -> bool:
     try:
-        return baseline_key(read_json_object(file)["identity"]) == key
+        identity = read_json_object(result / RANDOM / name / RUN_FILE)["identity"]
+        if REVISION not in identity:  # made by an earlier version; a revision in the manifest then says which it equals
+            identity = drop_earlier(identity) | {REVISION: read_manifest(result).revision}
+        return baseline_key(identity) == key
     except (OSError, ValueError, KeyError, AttributeError):
         return False
 

@@ -55,7 +55,7 @@ def pretrain(
     config = resolve_precision(config, keras.backend.backend())
     records, initial = fetch(records, wait=False), None if initial_model is None else fetch(initial_model)
     recipe = Recipe(
-        PRETRAINING.name,
+        PRETRAINING,
         config,
         FACTS,
         source=initial,

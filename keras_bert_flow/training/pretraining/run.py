@@ -22,6 +22,7 @@ from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.records.checking import check_positions
 from keras_bert_flow.records.publish import Contents, publish
 from keras_bert_flow.stages.pretraining import INITIAL
+from keras_bert_flow.stages.stage import Stage
 from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.objective import Objective
 from keras_bert_flow.text.objectives.registry import find_objective
@@ -55,7 +56,6 @@ class Recipe:
     """Definition of one kind of training on records: pre-training or distillation.
 
     Attributes:
-        stage: name of the stage, as in a manifest.
         config: the sections `model` and `pretraining`, and the seed are used.
         facts: names of the sections and settings to store in the manifest.
         source: a model directory with the same vocabulary, the initial model or the teacher; None: there is none.
@@ -70,7 +70,7 @@ class Recipe:
             of predictions.
     """
 
-    stage: str
+    stage: Stage
     config: PipelineConfig
     facts: frozenset[str]
     source: Path | None
@@ -148,7 +148,16 @@ def publish_run(
         return recipe.find_key(settings.get(EARLIER, ()))
 
     def publish_result(build: Callable[[Path], Contents]) -> Path:
-        return publish(output, recipe.stage, find_key, build, resumable=True, scratch=CHECKPOINTS, inputs=recipe.inputs)
+        return publish(
+            output,
+            recipe.stage.name,
+            find_key,
+            build,
+            resumable=True,
+            scratch=CHECKPOINTS,
+            inputs=recipe.inputs,
+            revision=recipe.stage.revision,
+        )
 
     return publish_together(cluster, output, build, publish_result)
 
@@ -213,8 +222,8 @@ def _track(run: Run, facts: Mapping[str, Any]) -> Tracker:
     recipe, config = run.recipe, run.config
     loggers = config.loggers if run.cluster.is_first else ()
     key = recipe.find_key(()) if loggers else ""
-    name = f"{config.name}/{recipe.stage}"
-    return Tracker(loggers, run.folder, run.folder / CHECKPOINTS, name, recipe.stage, key, facts)
+    name = f"{config.name}/{recipe.stage.name}"
+    return Tracker(loggers, run.folder, run.folder / CHECKPOINTS, name, recipe.stage.name, key, facts)
 
 
 def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint, tracker: Tracker) -> dict[str, Any]:

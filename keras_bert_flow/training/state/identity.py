@@ -6,7 +6,6 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.artifacts import package_version
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.stages.digests import folder_files, task_digests
@@ -19,6 +18,8 @@ from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 # Settings that may change during a run. Of these, the first three can affect the weights: see `settings_history`.
 STEERING = ("total_steps", "evaluate_every_steps", "keep_best")
 CHANGEABLE = {*STEERING, *WATCHING, "publish"}
+REVISION = "revision"
+EARLIER = ("code", "package")  # what identities of earlier versions of this package hold in place of the revision
 MAX_SHOWN = 5
 DIGITS = 12  # shown of a digest
 Facts = Mapping[str, Any]
@@ -55,7 +56,7 @@ def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
 
 def list_changes(before: Facts, now: Facts) -> str | None:
     """Describe the differences of two identities (JSON), with both values; None if they are equal."""
-    old, new = _flatten(before), _flatten(now)
+    old, new = _flatten(drop_earlier(before)), _flatten(now)
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     if not names:
         return None
@@ -63,12 +64,16 @@ def list_changes(before: Facts, now: Facts) -> str | None:
     return ", ".join(shown) + (f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else "")
 
 
+def drop_earlier(identity: Facts) -> dict[str, Any]:
+    """Return an identity without what only those by earlier versions of this package hold."""
+    return {name: value for name, value in identity.items() if name not in EARLIER}
+
+
 def _software(stage: Stage) -> dict[str, Any]:
     return {
         "backend": keras.backend.backend(),
         "keras": keras.__version__,
-        "package": package_version(),
-        "code": stage.digest_code(),
+        REVISION: stage.revision,
     }
 
 
@@ -92,10 +97,9 @@ def _name(path: tuple[str, ...]) -> str:
         "initial_model": "initial model, file {}",
         "teacher": "teacher, file {}",
         "tables": "table {}",
-        "code": "code in {}",
         "vocabulary": "vocabulary",
         "keras": "Keras version",
-        "package": "version of keras-bert-flow",
+        REVISION: "revision of the stage",
     }
     is_file = kind != "model" or "." in path[-1]  # a setting of the model has no suffix
     return words[kind].format(*rest) if kind in words and is_file else ".".join(path)

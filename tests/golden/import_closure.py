@@ -1,28 +1,25 @@
 """Digest the code that a stage's result depends on: its module and every project module that it imports.
 
-Sources are read, never imported, so this works without Keras or any backend, in a checkout and from a wheel. A module
-is digested as its syntax tree without comments, docstrings and positions. `ast.dump` differs between minor versions of
-Python, so digests are comparable only within one minor version.
+Sources are read, never imported. A module is digested as its syntax tree without comments, docstrings, layout and what
+differs between minor versions of Python.
 """
 
 import ast
 import hashlib
-import threading
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGES = ("keras_bert_flow", "beam_jobs")
 PUBLIC = "keras_bert_flow"  # its `__init__.py` only looks up names, in the table `LAZY_NAMES` of attribute → module
 LAZY_NAMES = "_HOMES"
-PARSINGS = 20
-_parsing = threading.RLock()
+DIGITS = 16  # of a digest
+_WITHOUT_MEANING = ("kind", "type_comment", "type_ignores", "ctx")
 
 
 def code_digests(module: str, root: Path = ROOT) -> dict[str, str]:
-    """Return the sha256 of each module in the import closure of `module`, by dotted name.
+    """Return the digest of each module in the import closure of `module`, by dotted name.
 
     Imports count anywhere in a module, except under `if TYPE_CHECKING`. A string of the form `module:name`, such as
     `keras_bert_flow.tasks.choice.multiple_choice:MultipleChoice` in a registry, counts as an import of that module.
@@ -72,7 +69,7 @@ def _follow_lazy_name(target: str, root: Path) -> str:
 
 @cache
 def _lazy_names(source: bytes) -> dict[str, str]:
-    for node in parse(source).body:
+    for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and any(getattr(to, "id", None) == LAZY_NAMES for to in node.targets):
             return ast.literal_eval(node.value)
     return {}
@@ -81,26 +78,57 @@ def _lazy_names(source: bytes) -> dict[str, str]:
 @cache
 def _examine(source: bytes, package: str) -> tuple[str, frozenset[str]]:
     """Return the digest of a module and the dotted names that it may import, including attributes."""
-    tree = parse(source)
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and _has_docstring(
             node
         ):
             node.body = node.body[1:]
-    digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    digest = hashlib.sha256(describe_tree(tree).encode(errors="surrogatepass")).hexdigest()[:DIGITS]
     return digest, frozenset(name for name in _list_imports(tree, package) if name.partition(".")[0] in PACKAGES)
 
 
-def parse(source: bytes) -> ast.Module:
-    """Return the syntax tree of a source; like `ast.parse`, also while other threads parse.
+def describe_tree(node: ast.AST) -> str:
+    """Return a syntax tree as text, the same of each minor version of Python since 3.11.
 
-    CPython 3.11 and 3.12 keep the depth of a parse for the whole interpreter, so one that another thread or a finalizer
-    interrupts may raise SystemError (https://github.com/python/cpython/issues/106905), and is repeated here.
+    Fields that are empty are left out, since later versions add such (`type_params` in 3.12) and `ast.dump` prints them
+    until 3.13; so are the `u` of a text and comments of types. Neighbouring texts of an f-string are joined, which the
+    tokenizer of 3.12 cuts in other places.
     """
-    for _ in range(PARSINGS - 1):
-        with suppress(SystemError), _parsing:
-            return ast.parse(source)
-    return ast.parse(source)
+
+    parts: list[str] = []
+
+    def add(value: object) -> None:
+        if isinstance(value, ast.AST):
+            parts.append(f"{type(value).__name__}(")
+            for name in value._fields:
+                inner = getattr(value, name, None)
+                if inner is None or inner == [] or name in _WITHOUT_MEANING:
+                    continue
+                parts.append(f"{name}=")
+                add(_join_texts(inner) if isinstance(value, ast.JoinedStr) else inner)
+            parts.append(")")
+        elif isinstance(value, list):
+            parts.append("[")
+            for inner in value:
+                add(inner)
+            parts.append("]")
+        else:
+            parts.append(f"{value!r},")
+
+    add(node)
+    return "".join(parts)
+
+
+def _join_texts(values: list[ast.expr]) -> list[object]:
+    joined: list[object] = []
+    for value in values:
+        part = value.value if isinstance(value, ast.Constant) else value
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += part
+        elif part != "":
+            joined.append(part)
+    return joined
 
 
 def _has_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
