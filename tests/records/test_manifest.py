@@ -125,4 +125,17 @@ def test_manifest_digest_depends_on_the_files_alone(folder, tmp_path_factory):
 
 def test_manifest_is_json_that_other_tools_read(folder):
     values = json.loads((folder / MANIFEST).read_text())
-    assert sorted(values) == ["config", "counters", "digest", "files", "inputs", "key", "stage", "version"]
+    names = ["config", "counters", "digest", "files", "inputs", "key", "revision", "stage", "version"]
+    assert sorted(values) == names
+
+
+def test_manifest_has_the_revision_and_one_of_an_earlier_version_none(folder):
+    write_manifest(folder, "records", "k1", {}, {}, {}, revision=3)
+    assert read_manifest(folder).revision == 3
+    values = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps(values | {"revision": "3", "digest": ""}))
+    with pytest.raises(ValueError, match="damaged"):
+        read_manifest(folder)
+    del values["revision"], values["digest"]
+    (folder / MANIFEST).write_text(json.dumps(values))
+    assert read_manifest(folder).revision is None and is_published(folder, "k1")
