@@ -87,11 +87,13 @@ def has_int8_products() -> bool:
 @pytest.mark.slow_on_tensorflow
 def test_int8_is_smaller_and_predicts_the_same(format, tmp_path):
     model = save_kind("classification", tmp_path, hidden_dim=192, intermediate_dim=512)
-    done = export_model(model, tmp_path / "out", format, int8=True, max_changed=0.1)  # random weights are undecided
+    is_exact = format != "onnx" or has_int8_products()
+    most = 0.1 if is_exact else 1.0  # random weights are undecided
+    done = export_model(model, tmp_path / "out", format, int8=True, max_changed=most)
     name = find_export_format(format).file
     # Kernels of 4 bytes a number become 1; embeddings, norms and the graph stay as they are.
     assert (tmp_path / "out" / name).stat().st_size < 0.5 * (model / "model.safetensors").stat().st_size
-    if format == "onnx" and not has_int8_products():
+    if not is_exact:
         pytest.skip("onnxruntime's sums of int8 products may overflow on this processor: docs/export.md")
     assert 1e-4 < done.error < MOST_INT8_ERROR / 2 and done.agreement > 0.9
     assert json.loads((tmp_path / "out" / "export.json").read_text())["int8"] is True
