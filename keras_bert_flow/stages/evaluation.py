@@ -13,11 +13,11 @@ EVALUATION = Stage("evaluation", "report", made_by="keras_bert_flow.evaluation.e
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:
     """Return the content key of a report; `phases` are the pre-training folders whose scores it shows."""
-    pairs = config.evaluation.minimal_pairs
+    settings, pairs = evaluation_settings(config), config.evaluation.minimal_pairs
     extra = {f"extra_dev {name}": digest_table(Path(path)) for name, path in config.task.extra_dev.items()}
     extra |= {"minimal_pairs": digest_input_file(pairs)} if pairs else {}
     inputs = evaluation_inputs(finetuned, records, phases) | task_digests(config) | extra
-    return EVALUATION.make_key(evaluation_settings(config), inputs)
+    return EVALUATION.make_key(settings, inputs)
 
 
 def evaluation_settings(config: PipelineConfig) -> dict[str, Any]:

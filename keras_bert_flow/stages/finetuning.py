@@ -11,8 +11,8 @@ FINETUNING = Stage("finetuning", "finetune", made_by="keras_bert_flow.training.f
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:
-    inputs = {"model": folder_digest(model)} | task_digests(config)
-    return FINETUNING.make_key(finetuning_settings(config), inputs)
+    settings = finetuning_settings(config)
+    return FINETUNING.make_key(settings, {"model": folder_digest(model)} | task_digests(config))
 
 
 def finetuning_settings(config: PipelineConfig) -> dict[str, Any]:
