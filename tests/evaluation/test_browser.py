@@ -1,15 +1,13 @@
 """The report in Chromium, on a desktop's and on a phone's screen."""
 
-import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from keras_bert_flow.evaluation.report import render_report, write_report
+from tests.browsers import chromium
 from tests.evaluation.test_report import Page, full_report, replace
-from tests.patience import PATIENCE_SECONDS
 
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 DESKTOP, PHONE = 1280, 390  # CSS pixels
 # [width of the page, and for each table its box and what lies in it]
 MEASURE = """return [document.documentElement.scrollWidth,
@@ -18,19 +16,8 @@ MEASURE = """return [document.documentElement.scrollWidth,
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    if not BROWSER or not DRIVER:
-        pytest.skip("The packages chromium and chromium-driver are not installed.")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for option in ("headless=new", "no-sandbox", "disable-dev-shm-usage"):
-        options.add_argument(f"--{option}")
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.set_page_load_timeout(PATIENCE_SECONDS)
-    try:
+    with chromium() as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 def wide_report():

@@ -4,7 +4,6 @@ import base64
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -31,11 +30,11 @@ from flows.server import check_port, find_free_port
 from flows.serving import PASSWORD_FILE, Kept
 from flows.stages import StageError
 from keras_bert_flow.records.costs import read_costs
+from tests.browsers import chromium
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS
 
 HEARTBEAT_SECONDS = 30  # the least that Prefect takes
-BROWSER, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 SERVE = (sys.executable, "-m", "keras_bert_flow", "serve")
 
 
@@ -123,19 +122,8 @@ def wait_for(holds: Callable[[], object], seconds: float = PATIENCE_SECONDS) -> 
 
 @pytest.fixture
 def browser(tmp_path: Path) -> Iterator:
-    webdriver = pytest.importorskip("selenium.webdriver")
-    if not BROWSER or not DRIVER:
-        pytest.skip("The packages chromium and chromium-driver are not installed.")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for option in ("headless=new", "no-sandbox", "disable-dev-shm-usage", "window-size=1400,2000"):
-        options.add_argument(f"--{option}")
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.set_page_load_timeout(PATIENCE_SECONDS)
-    try:
+    with chromium("window-size=1400,2000") as driver:
         yield driver
-    finally:
-        driver.quit()
 
 
 def text_of(browser) -> str:
