@@ -26,9 +26,13 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items):
     backend = os.environ.get("KERAS_BACKEND")
     alone = ("torch", backend) if os.environ.get("KBF_TEST_ALONE") else ("torch",)
+    compiled = {"tensorflow": ("slow_on_tensorflow", "slow_compiled"), "jax": ("slow_compiled",)}.get(backend, ())
+    first = {}  # the form that `make test` runs of each test that is marked so
     for item in items:
         elsewhere = backend not in alone and item.get_closest_marker("any_backend")
-        if elsewhere or backend == "tensorflow" and item.get_closest_marker("slow_on_tensorflow"):
+        form = item.get_closest_marker("first_form") and not item.get_closest_marker("slow")
+        another = form and first.setdefault((item.path, item.originalname), item) is not item
+        if elsewhere or another or any(item.get_closest_marker(name) for name in compiled):
             item.add_marker(pytest.mark.slow)
 
 

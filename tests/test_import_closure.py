@@ -260,6 +260,7 @@ QUICK = ("corpus",)  # the others take seconds each, those that import Keras man
     "stage",
     [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STAGES],
 )
+@pytest.mark.slow
 def test_every_project_module_that_a_stage_loads_is_in_its_closure(stage, inputs):
     code = (
         f"import importlib, json, pathlib, sys\nstage = importlib.import_module('{STAGES[stage].made_by}')\n"

@@ -45,6 +45,7 @@ def test_import_loads_no_backend_and_no_own_module():
     "first",
     ["import keras, keras_bert_flow", pytest.param("import keras_bert_flow, keras", marks=pytest.mark.slow)],
 )
+@pytest.mark.first_form
 def test_keras_builds_a_class_that_was_not_imported(first):
     run(
         f"{first}; name = 'keras_bert_flow>WarmupDecay';"
@@ -75,6 +76,7 @@ def run_without(code, hidden, **environment):
     )
 
 
+@pytest.mark.slow
 def test_keras_takes_the_backend_that_is_installed(tmp_path):
     (tmp_path / "keras.json").write_text('{"backend": "tensorflow"}')  # as Keras writes it when it is first imported
     code = "import keras; print(keras.backend.backend())"

@@ -33,6 +33,7 @@ def test_every_part_of_the_records_is_told_to_its_end(options, corpus, vocabular
     assert told["writing"] == (3, 3, "files")  # two for training, and the held-out one
 
 
+@pytest.mark.slow
 def test_every_part_of_the_vocabulary_is_told_to_its_end(tmp_path):
     corpus = make_corpus(tmp_path / "corpus.txt")
     with following_job() as job:

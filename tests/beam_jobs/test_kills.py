@@ -112,6 +112,7 @@ def test_job_folder_keeps_no_failed_attempt(tmp_path):
 
 
 @pytest.mark.parametrize("stage", [pytest.param("vocab", marks=pytest.mark.slow), "records"])
+@pytest.mark.first_form
 def test_file_beyond_the_limit_is_one_line_that_names_the_folder(stage, corpus, vocabulary_file, tmp_path):
     command = command_for(stage, corpus, vocabulary_file, tmp_path / "out" / "r")
     # A limit of 4 KiB a file: a disk that is full, as far as the process can tell. A shell sets it, since to fork this

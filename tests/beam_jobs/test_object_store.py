@@ -133,6 +133,7 @@ def test_a_store_that_fails_at_times_is_asked_again(verdict, store, built, corpu
     assert below(store) == read_folder(built)
 
 
+@pytest.mark.slow
 def test_files_are_copied_some_at_a_time(store, monkeypatch):
     pairs = {f"{OUTPUT}/.work/x/{number}": f"{OUTPUT}/{number}" for number in range(40)}
     for source in pairs:
@@ -155,6 +156,7 @@ def test_a_copy_that_fails_is_no_result(store):
         places.put({f"{OUTPUT}/missing": f"{OUTPUT}/b"})
 
 
+@pytest.mark.slow
 def test_files_are_refused_where_workers_do_not_share_them(store, corpus, vocabulary_file):
     options = ["--runner=PortableRunner", "--job_endpoint=localhost:1", "--exchange=files"]
     with pytest.raises(ValueError, match="must have an output on a disk that all workers share"):

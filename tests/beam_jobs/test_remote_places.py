@@ -86,6 +86,7 @@ def entries_below(address):
 
 
 @pytest.mark.parametrize("exchange", ["files", pytest.param("engine", marks=pytest.mark.slow)])
+@pytest.mark.first_form
 def test_records_have_the_bytes_of_a_disk(exchange, output, built, corpus, vocabulary_file, monkeypatch):
     monkeypatch.setattr("beam_jobs.sharding.PART_BYTES", 20_000)  # several parts a shard, from the engine
     options = [f"--exchange={exchange}", "--direct_runner_bundle_repeat=1"]
@@ -105,6 +106,7 @@ def test_a_vocabulary_has_the_bytes_of_a_disk(output, corpus, tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("pattern", ["texts/a.txt", "texts", "texts/", "texts/*.txt", "**/a.txt"])
+@pytest.mark.first_form
 def test_remote_text_is_that_of_a_disk(pattern, output, built, corpus, vocabulary_file, tmp_path):
     store = Store(output.removesuffix("/r"))
     store.upload(Path(corpus.input[0]), "texts/a.txt")

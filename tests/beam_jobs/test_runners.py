@@ -56,6 +56,7 @@ def test_dataflow_needs_a_bucket():
         ),
     ],
 )
+@pytest.mark.slow
 def test_runner_whose_program_is_out_of_reach_is_refused_in_one_line(runner, option, program, tmp_path):
     (tmp_path / "text.txt").write_text("a b c\n\nd e f\n")
     command = ("vocab", "--input", tmp_path / "text.txt", "--size", 40, "--output", tmp_path / "v")

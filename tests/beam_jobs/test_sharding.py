@@ -162,6 +162,7 @@ def test_no_record_is_larger_than_the_size_that_shards_are_chosen_by(length, pre
 
 
 @pytest.mark.parametrize("objective", ["mlm_nsp", "mlm"])
+@pytest.mark.first_form
 def test_no_shard_of_short_documents_is_too_large(objective, vocabulary_file, tmp_path, monkeypatch):
     monkeypatch.setattr("beam_jobs.sharding.SHARD_BYTES", 80_000)
     sentences = [sentence for document in make_documents() for sentence in document]

@@ -123,6 +123,7 @@ def test_storage_reaches_this_machine_too(tmp_path):
         assert file.read() == b"a"
 
 
+@pytest.mark.slow
 def test_records_of_a_remote_corpus_are_those_of_the_same_files_here(remote, vocabulary_file, tmp_path):
     (tmp_path / "here").mkdir()
     for name, path in {"x.txt": "a.txt", "y.txt.zst": "deep/b.txt.zst"}.items():

@@ -49,6 +49,7 @@ def read_rows(folder: Path, sequence_length: int | None = None) -> list[dict[str
     return [records[number] for records in parts for number in range(len(records))]
 
 
+@pytest.mark.first_form
 def test_records_hold_what_the_library_encodes(case):
     made, mark, file, corpus, folder = case
     special, found = [made.token_to_id(token) for token in ("<s>", "</s>", "[CLS]", "[SEP]")], Counter()
@@ -90,6 +91,7 @@ def test_pairs_are_refused_where_two_separators_part_them(corpus, tmp_path):
     build(corpus, tmp_path / "tokenizer.json", tmp_path / "r", objective="mlm_sop")
 
 
+@pytest.mark.slow
 def test_wordpiece_of_a_json_is_that_of_its_vocabulary(corpus, vocabulary_file, tmp_path):
     BertTokenizerFast(str(vocabulary_file)).save_pretrained(tmp_path / "theirs")
     file = tmp_path / "theirs" / "tokenizer.json"

@@ -25,6 +25,7 @@ def test_each_pass_has_each_record_once(length):
 
 
 @pytest.mark.parametrize(("length", "passes"), [(3, 4_000), (4, 20_000), (5, 4_000)])
+@pytest.mark.slow
 def test_every_order_is_as_frequent(length, passes):
     counts = Counter(map(tuple, orders_of(length, passes).tolist()))
     assert len(counts) == math.factorial(length)

@@ -81,6 +81,7 @@ def assert_reads_are_shared(seen, steps=STEPS):
 
 @pytest.mark.any_backend
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_devices_train_as_one_and_one_goes_on(records, alone):
     """The last process gets SIGTERM, all stop after the same step, and one device goes on in the middle."""
     output = records.parent / "stopped"

@@ -113,6 +113,7 @@ def test_corpus_is_told_by_its_lines_and_letters(tmp_path, corpus):
     assert choose_vocabulary(look) == 21128
 
 
+@pytest.mark.slow
 def test_marks_of_letters_and_text_without_spaces_are_seen(tmp_path, corpus):
     thai, hindi, long = tmp_path / "th.txt", tmp_path / "hi.txt", tmp_path / "long.txt"
     thai.write_text("ที่นี่ ดี\n\n" * 30, encoding="utf-8")

@@ -16,6 +16,7 @@ def test_report_says_the_interval():
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.first_form
 def test_report_shows_every_kind_of_task(name):
     case = make_case(name)
     errors = worst_errors(case.task, case.dev, case.answer(0.5), limit=3)

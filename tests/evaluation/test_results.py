@@ -71,6 +71,7 @@ def test_results_hold_the_documented_format():
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.first_form
 def test_results_of_every_kind_have_the_metrics_of_the_task(name):
     results, case = results_of_kind(name), make_case(name)
     assert json.loads(json.dumps(results, allow_nan=False)) == results
@@ -188,6 +189,7 @@ def test_text_and_markdown_hold_one_table():
         ),
     ],
 )
+@pytest.mark.first_form
 def test_table_of_every_kind_begins_with_the_main_metric(name, columns, baseline):
     results = results_of_kind(name)
     lines = [[*map(str.strip, line.strip("|").split("|"))] for line in results_markdown(results).splitlines()]

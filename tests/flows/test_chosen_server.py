@@ -40,6 +40,7 @@ def ask(code, place, **variables):
         ),
     ],
 )
+@pytest.mark.first_form
 def test_server_is_found_wherever_it_is_set(tmp_path, file, content, variables):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(content)
@@ -48,6 +49,7 @@ def test_server_is_found_wherever_it_is_set(tmp_path, file, content, variables):
 
 
 @pytest.mark.parametrize("variables", [{}, pytest.param({"PREFECT_HOME": "home"}, marks=pytest.mark.slow)])
+@pytest.mark.first_form
 def test_prefect_is_not_imported_where_nothing_is_set(tmp_path, variables):
     (tmp_path / "pyproject.toml").write_text('[project]\nname = "mine"\ndependencies = ["prefect"]\n')
     found = ask(OURS, tmp_path, **variables)

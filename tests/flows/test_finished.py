@@ -79,6 +79,7 @@ def test_finished_run_is_shown_on_a_server_that_is_set(report, flow_runs, monkey
 
 
 @pytest.mark.parametrize("stage", ["vocabulary", "evaluation"])
+@pytest.mark.first_form
 def test_damaged_result_is_for_the_flow(report, flow_runs, stage):
     (folder,) = report.parents[2].joinpath(stage).iterdir()
     next(path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "manifest.json").write_bytes(b"")
@@ -87,6 +88,7 @@ def test_damaged_result_is_for_the_flow(report, flow_runs, stage):
     assert flow_runs == ["http://127.0.0.1/ours"]
 
 
+@pytest.mark.slow
 def test_much_text_is_not_digested_twice(report, flow_runs, monkeypatch):
     monkeypatch.setattr(plan, "DIGESTED_BYTES", 10)
     assert run_locally("tiny.yaml", backend="torch", on_line=print) == Path("of the flow")
@@ -122,6 +124,7 @@ def test_run_keeps_what_it_needs_from_its_plan_on(report, monkeypatch):
     assert list_going(runs) == STAGES and not list(runs.glob(".*"))
 
 
+@pytest.mark.slow
 def test_runs_of_a_matrix_are_held_together(report):
     runs = report.parents[2]
     first, second = (settle_config("tiny.yaml", [BACKEND, change]) for change in ("name=a", "finetuning.epochs=3"))
@@ -132,6 +135,7 @@ def test_runs_of_a_matrix_are_held_together(report):
 
 
 @needs_root
+@pytest.mark.slow
 def test_finished_run_of_a_folder_that_may_only_be_read_is_shown(report, capsys):
     runs = report.parents[2]
     if subprocess.run(["mount", "--bind", runs, runs], check=False, capture_output=True).returncode:

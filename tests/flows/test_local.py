@@ -124,6 +124,7 @@ PROFILE = 'active = "mine"\n[profiles.mine]\nPREFECT_API_URL = "{}"\n'
         ("project", "set in a file that `prefect config view` names; .*, or remove it there to run"),
     ],
 )
+@pytest.mark.first_form
 def test_run_says_where_the_server_that_does_not_answer_is_set(start, tmp_path: Path, place: str, words: str):
     address = f"http://127.0.0.1:{find_free_port()}/api"
     (tmp_path / "home").mkdir()

@@ -81,6 +81,7 @@ def test_changed_setting_runs_only_what_depends_on_it(runs: Path):
     assert load_config(given["--config"]).finetuning.grid.epochs == (5,)
 
 
+@pytest.mark.slow
 def test_second_phase_goes_on_from_the_first(runs: Path):
     phase = "second_phase={sequence_length: 48, max_predictions: 7, batch_size: 2, total_steps: 3, warmup_steps: 1}"
     bert_pipeline("tiny.yaml", overrides=[phase])
@@ -140,6 +141,7 @@ STUDENT = "distillation=" + json.dumps(
 )
 
 
+@pytest.mark.slow
 def test_student_is_distilled_between_pretraining_and_finetuning(runs: Path):
     state = bert_pipeline("tiny.yaml", overrides=[STUDENT], return_state=True)
     table = json.loads(artifacts_of(state.state_details.flow_run_id)["stages"].data)

@@ -74,6 +74,7 @@ def test_without_a_finished_run_it_is_told_how_to_make_one(place):
     assert [is_configuration(name) for name in ("mine.yaml", "folder.yaml", "model")] == [True, False, False]
 
 
+@pytest.mark.slow
 def test_commands_and_load_take_it(place):
     publish_run(place, "f1", {1: 0.9}, 1000)
     assert [answer["label"] for answer in kbf.load("mine.yaml").predict(["a b"])] == ["no"]

@@ -51,6 +51,7 @@ def test_regressor_learns_a_number(rng):
     assert logs["root_mean_squared_error"] < numbers.std() / 2
 
 
+@pytest.mark.slow
 def test_multi_label_classifier_learns_words(rng):
     words = rng.integers(0, 4, TEXTS)
     labels = np.array([[1, 0, 0], [1, 1, 0], [0, 1, 0], [0, 0, 0]])[words]  # two, one or none of three
@@ -81,6 +82,7 @@ def test_question_answerer_learns_spans(rng):
     assert min(logs["start_accuracy"], logs["end_accuracy"]) > 0.95
 
 
+@pytest.mark.slow
 def test_multiple_choice_learns_the_right_one(rng):
     token_ids = rng.integers(20, 40, (TEXTS, 4, LENGTH))
     right = rng.integers(0, 4, TEXTS)
@@ -89,6 +91,7 @@ def test_multiple_choice_learns_the_right_one(rng):
     assert logs["accuracy"] > 0.95
 
 
+@pytest.mark.slow
 def test_pairs_learn_from_each_other(rng):
     topics = np.stack([rng.permutation(16) for _ in range(TEXTS // 16)]).ravel()  # none twice in a batch unshuffled
     token_ids = rng.integers(30, 50, (TEXTS, 2, LENGTH))

@@ -20,6 +20,7 @@ def model():
     return model
 
 
+@pytest.mark.slow_compiled
 def test_one_hot_labels_are_measured_like_ids(model):
     # The same sums in another order.
     np.testing.assert_allclose(model.evaluate(X, ONE_HOT, verbose=0), model.evaluate(X, Y, verbose=0), rtol=1e-6)
@@ -34,6 +35,7 @@ def test_one_hot_labels_are_measured_like_ids(model):
     "loss",
     [keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1), "categorical_crossentropy"],
 )
+@pytest.mark.first_form
 def test_losses_of_keras_go_with_the_default_metrics(model, loss):
     model.compile(loss=loss)
     history = model.fit(X, ONE_HOT, validation_data=(X, ONE_HOT), verbose=0).history
@@ -48,6 +50,7 @@ def test_labels_of_another_shape_are_refused(model, labels):
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict", "train_on_batch", "test_on_batch"])
+@pytest.mark.first_form
 def test_the_call_after_one_that_failed_works(model, method):
     wrong = X | {"segment_ids": X["segment_ids"][:, :3]}
     labels = () if method == "predict" else (Y,)

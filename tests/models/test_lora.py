@@ -120,6 +120,7 @@ def enable_everywhere(model):
     model.backbone.token_embedding.enable_lora(1)
 
 
+@pytest.mark.slow_compiled
 def test_keras_file_goes_on_exactly_with_lora(tmp_path):
     model = make_classifier()
     enable_everywhere(model)
@@ -159,6 +160,7 @@ def test_weights_with_lora_load_with_and_without_it(tmp_path):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow_compiled
 def test_quantised_model_with_lora_is_loaded_as_it_was(tmp_path):
     model = make_classifier()
     enable_everywhere(model)

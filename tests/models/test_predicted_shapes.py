@@ -32,6 +32,7 @@ def predict(model, rows, width):
 
 @pytest.mark.usefixtures("any_order_of_sums")
 @pytest.mark.parametrize("jit_compile", ["auto", True])
+@pytest.mark.first_form
 def test_shapes_that_are_not_compiled_have_no_graph_each(monkeypatch, jit_compile):
     model = kbf.TextClassifier(kbf.BertBackbone.from_size("tiny", vocabulary_size=50, num_layers=1), num_classes=2)
     model.compile(jit_compile=jit_compile)

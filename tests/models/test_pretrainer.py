@@ -74,6 +74,7 @@ def test_pretrainer_filler_leaves_loss_unchanged():
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.slow_compiled
 def test_pretrainer_step_is_finite_with_fully_padded_row(dtype):
     model = make_pretrainer(dtype=dtype)
     model.compile(optimizer=keras.optimizers.SGD(0.1))

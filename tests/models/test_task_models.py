@@ -136,6 +136,7 @@ def test_step_with_defaults_lowers_the_loss_and_moves_every_weight(kind, dtype):
 
 
 @pytest.mark.parametrize("kind", ["question_answering", pytest.param("multiple_choice", marks=pytest.mark.any_backend)])
+@pytest.mark.slow_compiled
 def test_task_model_trains_on_batches_of_several_lengths(kind):
     """Keras looks at the first two batches, which are of one length here."""
     model = make_task_model(kind)

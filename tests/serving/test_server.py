@@ -166,6 +166,7 @@ def test_health_needs_no_token_and_all_else_does(folder):
     assert status == 0 and "stopped; the requests that had arrived are answered" in said
 
 
+@pytest.mark.slow
 def test_overloaded_it_refuses_and_killed_it_never_lies(folder):
     server = Server(folder, "--only", "predict", "--max-waiting", "64", "--max-texts", "64")
     wanted = {text: answer["label"] for text, answer in zip(TEXTS, kbf.load(folder).predict(TEXTS), strict=True)}

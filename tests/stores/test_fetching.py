@@ -176,6 +176,7 @@ def test_file_comes_with_those_beside_it_but_not_with_records(records):
     assert not list(fetched.parent.glob("*.tfrecord*"))
 
 
+@pytest.mark.slow
 def test_folder_that_others_made_is_fetched(put, tmp_path, trouble):
     model = write_tiny_model(tmp_path / "theirs")
     (model / ".git").mkdir()

@@ -71,6 +71,7 @@ def test_first_process_alone_publishes(train, tmp_path, trouble, server, monkeyp
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_processes_that_see_no_common_disk_are_refused(trouble, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

@@ -176,6 +176,7 @@ def test_offsets_equal_the_oracle_on_real_text(name, file, step):
 
 @needs_data
 @pytest.mark.parametrize("name", ["uncased", pytest.param("cased", marks=pytest.mark.slow)])
+@pytest.mark.first_form
 def test_ids_are_those_of_the_tokenizer_for_every_kind_of_character(name):
     """Put characters of every kind, also marks that NFD puts into another order, behind each other."""
     tokenizer, rng = make_published(name), random.Random(5)

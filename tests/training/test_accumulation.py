@@ -42,6 +42,7 @@ def largest_difference(some, others):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("lamb", marks=pytest.mark.any_backend)])
+@pytest.mark.first_form
 def test_four_parts_make_the_step_of_the_whole(records, tmp_path, optimizer):
     whole, whole_log = run_five_steps(records, tmp_path / "whole", 1, optimizer=optimizer)
     parts, parts_log = run_five_steps(records, tmp_path / "parts", 4, optimizer=optimizer)
@@ -56,6 +57,7 @@ def test_four_parts_make_the_step_of_the_whole(records, tmp_path, optimizer):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_means_of_means_are_another_step(records, tmp_path, monkeypatch):
     """The comparison above would notice weights that look at their own part only."""
     whole, _ = run_five_steps(records, tmp_path / "whole", 1)
@@ -119,6 +121,7 @@ def test_optimizer_counts_steps(records):
         *(pytest.param(*case, marks=pytest.mark.slow) for case in (("bert_adam", 1), ("lamb", 2))),
     ],
 )
+@pytest.mark.slow
 def test_killed_run_ends_in_the_same_bits(records, tmp_path, optimizer, accumulate_batches):
     settings = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "batch_size": 4}
     settings |= {"optimizer": optimizer, "accumulate_batches": accumulate_batches, "warmup_steps": 1}

@@ -81,6 +81,7 @@ def test_best_model_is_the_same_after_stops(records):
     assert weights_of(output) == weights_of(records.parent / "best")
 
 
+@pytest.mark.slow
 def test_best_is_published_after_a_kill_between_training_and_its_folder(records, monkeypatch):
     def die(*arguments, **named):
         raise KeyboardInterrupt
@@ -164,6 +165,7 @@ def test_best_of_steps_that_are_done_again_otherwise_is_forgotten(bias_model, tm
     assert BestCheckpoint(tmp_path / "best", {}, lambda step: spans(7, step)).restore(bias_model) == 9
 
 
+@pytest.mark.slow
 def test_damaged_best_ends_a_run_before_it_trains(records, last, monkeypatch):
     config, output = make_tiny_config(**SETTINGS, publish="best"), records.parent / "damaged"
     with monkeypatch.context() as patch, pytest.raises(Interrupted):

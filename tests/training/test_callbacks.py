@@ -105,6 +105,7 @@ def test_callbacks_do_not_change_the_model(records, tmp_path):
 @pytest.mark.parametrize(
     ("moment", "steps"), [(("batch end", 1), [2]), (("epoch end", 1), [3, 5]), (("epoch end", 3), [3, 5, 6, 9])]
 )
+@pytest.mark.first_form
 def test_stop_training_ends_the_run_and_publishes_it(records, tmp_path, moment, steps):
     diary = Diary(end_at=moment)
     output = run(records, tmp_path / "out", diary)

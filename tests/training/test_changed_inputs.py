@@ -29,6 +29,7 @@ def swap_and_undo(path):
 
 @pytest.mark.parametrize("name", ["dev.tsv", "model/model.safetensors"])
 @pytest.mark.any_backend
+@pytest.mark.first_form
 def test_finetuning_on_a_replaced_input_keeps_nothing(place, tmp_path, name):
     folder = tmp_path / "place"
     shutil.copytree(place, folder)

@@ -86,6 +86,7 @@ def test_changed_intervals_go_on_to_the_same_weights_and_key(place, finished):
     pretrain(make_tiny_config(**SETTINGS), place / "records", output, fail)
 
 
+@pytest.mark.slow
 def test_shorter_intervals_take_up_a_stretch_that_is_longer(place, finished):
     """Steps 7 and 8 are done and not in the log: the next line has both, and the ones behind it one step each."""
     output = stop(place, "shorter", SETTINGS | {"checkpoint_every_steps": 6}, step=8)
@@ -118,6 +119,7 @@ def test_changed_total_steps_go_on_with_the_new_schedule_and_another_key(place, 
     assert pretrain(longer, place / "records", output, fail) == output
 
 
+@pytest.mark.slow
 def test_total_steps_do_not_matter_where_the_rate_stays(place):
     """The same steps in the same order, whatever the end was thought to be."""
     constant = SETTINGS | {"decay": "constant"}

@@ -13,6 +13,7 @@ from tests.training.separable_task import RUNS, make_task_config, weights_of
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_run_ends_where_nothing_is_gained_and_the_best_is_published(place):
     settings = {"seeds": (1,), "compare_random": False, "patience_epochs": 2, "publish": "best"}
     output = finetune(make_task_config(place, **settings), place / "model", place / "patient", lambda line: None)

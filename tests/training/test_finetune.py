@@ -172,6 +172,7 @@ def test_random_examples_have_the_shares_and_the_labels_of_a_sorted_table(place,
 
 @pytest.mark.parametrize("optimizer", ["adamw", pytest.param("bert_adam", marks=pytest.mark.any_backend)])
 @pytest.mark.any_backend
+@pytest.mark.first_form
 def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
     settings = {"layer_decay": 1e-5, "seeds": (1,), "epochs": 1, "compare_random": False, "optimizer": optimizer}
     output = finetune(make_task_config(place, **settings), place / "model", tmp_path / "out", lambda line: None)
@@ -255,6 +256,7 @@ def test_missing_table_and_model_are_named(place):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_callbacks_follow_every_run(place):
     class Diary(keras.callbacks.Callback):
         def __init__(self):
@@ -353,6 +355,7 @@ def test_calibration_divides_the_published_head_and_nothing_else(place, tmp_path
         ({"head_dropout_rate": 0.0}, 0.0),
     ],
 )
+@pytest.mark.first_form
 def test_dropout_before_the_head_is_its_own(place, tmp_path, settings, rate):
     config = make_task_config(place, epochs=1, seeds=(1,), compare_random=False, **settings)
     folder = finetune(config, place / "model", tmp_path / "out", lambda line: None) / RUNS[0] / "model"

@@ -38,6 +38,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "options"), CASES)
 @pytest.mark.any_backend
+@pytest.mark.first_form
 def test_parts_make_the_step_of_the_whole(model, tmp_path, name, options):
     (whole,), whole_losses = finetune_case(model, tmp_path / "whole", name, **options)
     (parts,), losses = finetune_case(model, tmp_path / "parts", name, accumulate_batches=4, **options)

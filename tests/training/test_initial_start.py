@@ -68,6 +68,7 @@ def test_it_is_fine_tuned_beside_the_others(trained, tmp_path):
     assert weights_of(tmp_path / "out" / "initial" / "seed-1") != weights_of(tmp_path / "out" / "random" / "seed-1")
 
 
+@pytest.mark.slow
 def test_it_is_left_out_where_it_is_not_asked_for(trained, tmp_path):
     config = make_task_config(trained, **SETTINGS, compare_initial=False)
     finetune(config, trained / "pretrained" / "model", tmp_path / "out", ignore)

@@ -75,6 +75,7 @@ def test_run_that_goes_on_from_a_model_keeps_its_tokens(records, tmp_path):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.first_form
 def test_token_embeddings_have_a_rate_of_their_own(records, tmp_path, optimizer):
     settings = {"total_steps": 1, "warmup_steps": 0, "optimizer": optimizer, "learning_rate": 1e-2}
     folders = {}

@@ -253,6 +253,7 @@ def test_head_of_the_directory_is_kept_unless_a_new_one_is_asked_for(tmp_path, f
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_each_start_and_count_of_labels_has_a_probe_of_its_own_rows(place, fits):
     settings = {"epochs": 1, "random_max_epochs": 1, "seeds": (1,), "label_counts": [9, "all"]}
     finetune(make_task_config(place, **settings, head_start="probe"), place / "model", place / "probed", lambda _: None)

@@ -78,6 +78,7 @@ def test_muon_takes_these_weights_for_matrices():
     assert found == heads
 
 
+@pytest.mark.slow_compiled
 def test_muon_steps_together_as_one_by_one():
     """On PyTorch matrices of one shape are stacked, those that lie across among them."""
     shapes = SHAPES | {

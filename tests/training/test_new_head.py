@@ -82,6 +82,7 @@ def test_unnamed_outputs_are_all_to_be_named(tmp_path):
     assert load_task_model("classification", tmp_path / "three", labels=("no", "perhaps", "yes")).num_classes == 3
 
 
+@pytest.mark.slow
 def test_command_trains_a_head_on_the_mean_of_tokens(tmp_path):
     write_tiny_model(tmp_path)
     rows = [f"a {letter}\t{'no' if letter > 'd' else 'yes'}" for letter in "abcdefgh"]

@@ -55,6 +55,7 @@ def run(folder, objective, masking, **settings):
 @pytest.mark.parametrize(
     "objective", [pytest.param(name, marks=pytest.mark.slow if name == "mlm_sop" else ()) for name in SENTENCES]
 )
+@pytest.mark.first_form
 def test_every_objective_trains(objective, masking, tmp_path):
     # A narrow generator learns slowly, and the detector can tell no more than its guesses let it.
     faster = {"learning_rate": 0.01} if objective == "rtd" else {}
@@ -95,6 +96,7 @@ def test_model_of_masked_lm_alone_can_be_fine_tuned(tmp_path):
 
 
 @pytest.mark.parametrize("objective", [pytest.param("mlm", marks=pytest.mark.slow), "rtd"])
+@pytest.mark.slow
 def test_what_is_drawn_survives_a_kill(objective, tmp_path):
     settings = {"total_steps": 14, "checkpoint_every_steps": 5}
     whole = run(tmp_path, objective, "dynamic", **settings)

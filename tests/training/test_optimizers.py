@@ -158,6 +158,7 @@ def test_these_weights_only_are_decayed(kind):
     assert sorted(v.path for v, move in zip(model.trainable_variables, moves, strict=True) if move.any()) == DECAYED
 
 
+@pytest.mark.slow_compiled
 def test_these_weights_only_are_scaled_by_their_norm():
     model = make_model(make_optimizer("lamb", 0.1, weight_decay=0.0))
     ones = [np.ones(variable.shape, "float32") for variable in model.trainable_variables]

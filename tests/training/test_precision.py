@@ -32,6 +32,7 @@ def records(tmp_path_factory):
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.first_form
 def test_softmax_layer_norm_and_losses_are_computed_in_float32(precision):
     with arithmetic(precision):
         model = BertPretrainer(BertBackbone(**SMALL))

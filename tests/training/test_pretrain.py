@@ -107,6 +107,7 @@ def test_stopped_runs_end_in_the_same_bits(records, finished, killer):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_full_disk_is_one_line_and_the_run_goes_on(records, finished):
     """A limit on file sizes stands in for the disk: from step 8 on no checkpoint fits."""
     output, limits = records.parent / "full", resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -60,6 +60,7 @@ def test_fields_of_a_family_are_options_of_the_configuration(tmp_path):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_detector_goes_on_with_a_new_generator(tmp_path, caplog):
     records = write_objective_records(tmp_path / "records", "rtd")
     config = make_tiny_config(model=SHAPE | {"family": "electra"}, **SETTINGS | {"total_steps": 2, "warmup_steps": 1})

@@ -39,6 +39,7 @@ def configure(family, options, **pretraining):
     return make_tiny_config(shared, **STEPS | pretraining)
 
 
+@pytest.mark.first_form
 def test_model_and_tokenizer_are_read_by_transformers(case, tmp_path):
     family, options, place = case
     folder = pretrain(configure(family, options), place / "records", tmp_path / "out", lambda line: None) / "model"

@@ -87,6 +87,7 @@ def test_tensorboard_shows_the_run(tmp_path):
 
 
 @pytest.mark.parametrize("tensorboard", [True, False])
+@pytest.mark.first_form
 def test_stopped_run_has_every_step_once(tmp_path, tensorboard):
     records = write_tiny_records(tmp_path / "records")
     config, output = make_tiny_config(**SETTINGS | {"total_steps": 9}, tensorboard=tensorboard), tmp_path / "out"

@@ -147,7 +147,7 @@ def whole(records, tmp_path_factory):
     return folder
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.any_backend
 def test_a_run_that_is_in_time_ends_in_the_bits_of_one_without_a_limit(whole, records, tmp_path):
     pretrain(make_tiny_config(minutes=60), records, tmp_path / "out", ignore)
     found, expected = (folder / "model" / "model.safetensors" for folder in (tmp_path / "out", whole))
@@ -155,6 +155,7 @@ def test_a_run_that_is_in_time_ends_in_the_bits_of_one_without_a_limit(whole, re
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_a_run_that_is_stopped_goes_on_and_ends_in_time(records, tmp_path, monkeypatch, caplog):
     ticks = itertools.count()
     monkeypatch.setattr(train, "time", SimpleNamespace(perf_counter=lambda: 0.5 * next(ticks)))

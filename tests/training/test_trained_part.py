@@ -48,6 +48,7 @@ def read_run(output):
     ],
 )
 @pytest.mark.any_backend
+@pytest.mark.first_form
 def test_lowest_layers_are_frozen_to_the_bit(place, tmp_path, frozen, still):
     output = run(place, tmp_path / "out", frozen_layers=frozen, **ONE_RUN)
     names = load_file(place / "model" / "model.safetensors").keys()
@@ -55,7 +56,7 @@ def test_lowest_layers_are_frozen_to_the_bit(place, tmp_path, frozen, still):
     assert list_moved(place, output) == expected
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.any_backend
 def test_optimizer_has_no_state_of_frozen_weights(place, tmp_path, monkeypatch):
     seen = []
     save = TaskRuns._save
@@ -119,6 +120,7 @@ def test_adapter_is_published_and_asked(place, tmp_path):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_random_weights_are_all_trained(place, tmp_path):
     output = run(place, tmp_path / "out", **LORA | {"epochs": 1, "seeds": (1,), "random_patience_epochs": 1})
     random = json.loads((output / RUNS[2] / "run.json").read_text())

@@ -61,6 +61,7 @@ def test_run_that_goes_on_from_a_model_has_its_head(records, tmp_path):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_killed_run_ends_in_the_same_bits(records, tmp_path):
     steps = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "warmup_steps": 1}
     config = make_tiny_config(**steps, bag_of_words=1.0, optimizer="muon", masking="static")
@@ -69,6 +70,7 @@ def test_killed_run_ends_in_the_same_bits(records, tmp_path):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_four_parts_make_the_step_of_the_whole(records, tmp_path):
     settings = {"batch_size": 32, "total_steps": 5, "warmup_steps": 0, "learning_rate": 0.003, "bag_of_words": 2.0}
     whole, parts = (
@@ -91,6 +93,7 @@ def test_killed_run_on_cut_records_ends_in_the_same_bits(tmp_path):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_another_share_of_masks_is_trained_on_and_the_held_out_records_keep_theirs(records, tmp_path):
     few, more = (run(records, tmp_path / str(share), masking="dynamic", masked_fraction=share) for share in (0.05, 0.5))
     assert differ(weights_of(few), weights_of(more)) > 1e-3
