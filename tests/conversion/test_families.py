@@ -8,7 +8,9 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_task_model
-from tests.oracles import numpy_bert
+from keras_bert_flow.models.families import registry
+from tests import contracts
+from tests.contracts import TOLERANCE, make_ids, randomise, run_family_test, run_reference, run_travel_test
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
 from tests.oracles.task_models import CASES, call, make_task_inputs
 
@@ -24,84 +26,36 @@ HEADS = {
     "question_answering": "ForQuestionAnswering",
     "multiple_choice": "ForMultipleChoice",
 }
-TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
-PAD = 0  # no id of the inputs below may be it: `transformers` counts positions by it
-
-
-def make_ids(inputs):
-    """Return the inputs in one segment, with the padding token where there is no token and nowhere else."""
-    ids = np.where(inputs["padding_mask"] == 1, 1 + inputs["token_ids"] % 49, PAD)
-    return inputs | {"token_ids": ids.astype("int32"), "segment_ids": np.zeros_like(inputs["segment_ids"])}
-
-
-def run_reference(model, inputs):
-    with torch.no_grad():
-        return model.eval()(
-            input_ids=torch.tensor(inputs["token_ids"]).long(),
-            attention_mask=torch.tensor(inputs["padding_mask"]).long(),
-        )
+# Family → prefix of its classes in `transformers`, published size → number of parameters.
+CONTRACTS = {name: (reference, {}) for name, reference in FAMILIES.items()} | {"bert": ("Bert", {"tiny": 4_385_920})}
 
 
 def load_reference(family, head, folder, **options):
-    kind = getattr(transformers, FAMILIES[family] + head)
-    model, report = kind.from_pretrained(folder, output_loading_info=True, **options)
-    assert {name: list(found) for name, found in report.items() if found} == {}
-    return model
+    return contracts.load_reference(FAMILIES[family] + head, folder, **options)
 
 
 def make_backbone(family, **settings):
     return kbf.Backbone(family, **SMALL | settings)
 
 
-def randomised(model, seed=1):
-    numpy_bert.randomise_weights(model, seed)
-    return model
+@pytest.mark.any_backend
+@pytest.mark.parametrize("family", registry.FAMILIES)
+def test_family_keeps_contract(tmp_path, family):
+    reference, sizes = CONTRACTS[family]
+    run_family_test(family, tmp_path, reference, sizes)
 
 
+@pytest.mark.skipif(keras.backend.backend() == "torch", reason="there it is a part of the contract")
 @pytest.mark.parametrize("family", FAMILIES)
-def test_encoder_travels_both_ways(tmp_path, family):
-    model, inputs = randomised(make_backbone(family)), make_ids(make_inputs())
-    model.save_to_preset(tmp_path / "ours")
-    reference = load_reference(family, "Model", tmp_path / "ours")
-    theirs, ours = run_reference(reference, inputs), model(inputs)
-    real = np.array(LENGTHS) > 0
-    mask = inputs["padding_mask"].astype(bool)
-    ours = {name: keras.ops.convert_to_numpy(value) for name, value in ours.items()}
-    np.testing.assert_allclose(ours["sequence_output"][mask], theirs.last_hidden_state.numpy()[mask], atol=TOLERANCE)
-    assert model.use_pooler == hasattr(theirs, "pooler_output")
-    if model.use_pooler:
-        np.testing.assert_allclose(ours["pooled_output"][real], theirs.pooler_output.numpy()[real], atol=TOLERANCE)
-    reference.save_pretrained(tmp_path / "theirs")
-    again = kbf.Backbone.from_preset(tmp_path / "theirs")
-    assert again.get_config() == model.get_config()
-    for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_masked_lm_travels_both_ways(tmp_path, family):
-    model, inputs = randomised(kbf.MaskedLM(make_backbone(family, use_pooler=False))), make_inputs(masks_per_sequence=3)
-    inputs = make_ids(inputs)
-    model.save_to_preset(tmp_path / "ours")
-    reference = load_reference(family, "ForMaskedLM", tmp_path / "ours")
-    logits = run_reference(reference, inputs).logits.numpy()
-    positions, real = inputs["mask_positions"], np.array(LENGTHS)[:, None] > inputs["mask_positions"]
-    expected = np.take_along_axis(logits, positions[..., None], axis=1)
-    found = keras.ops.convert_to_numpy(model(inputs)["mlm"])
-    assert real.any()
-    np.testing.assert_allclose(found[real], expected[real], atol=TOLERANCE)
-    reference.save_pretrained(tmp_path / "theirs")
-    for one, other in zip(
-        model.get_weights(), kbf.MaskedLM.from_preset(tmp_path / "theirs").get_weights(), strict=True
-    ):
-        np.testing.assert_array_equal(one, other)
+def test_encoder_and_masked_lm_travel_both_ways(tmp_path, family):
+    run_travel_test(family, tmp_path, FAMILIES[family])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", HEADS)
 def test_task_model_travels_both_ways(tmp_path, family, kind):
     case = CASES[kind]
-    model = randomised(case.make(make_backbone(family, use_pooler=case.use_pooler)))
+    model = randomise(case.make(make_backbone(family, use_pooler=case.use_pooler)))
     model.save_to_preset(tmp_path / "ours")
     reference = load_reference(family, HEADS[kind], tmp_path / "ours")
     inputs = make_ids(make_task_inputs(kind))
@@ -125,7 +79,7 @@ def test_task_model_travels_both_ways(tmp_path, family, kind):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_head_of_a_task_goes_on_from_an_encoder(tmp_path, family):
-    encoder = randomised(make_backbone(family, use_pooler=False))
+    encoder = randomise(make_backbone(family, use_pooler=False))
     encoder.save_to_preset(tmp_path)
     model = kbf.TextClassifier.from_preset(tmp_path, num_classes=2)
     assert model.backbone.family == family
@@ -136,7 +90,7 @@ def test_a_head_of_a_task_goes_on_from_an_encoder(tmp_path, family):
 
 def test_albert_travels_with_both_heads_of_pretraining(tmp_path):
     model, inputs = (
-        randomised(kbf.BertPretrainer(make_backbone("albert", embedding_dim=9))),
+        randomise(kbf.BertPretrainer(make_backbone("albert", embedding_dim=9))),
         make_inputs(masks_per_sequence=3),
     )
     model.save_to_preset(tmp_path / "ours")
@@ -178,7 +132,7 @@ def test_published_alberts_have_as_many_weights(size):
 
 @pytest.mark.parametrize("groups", [1, 2, 3])
 def test_layers_of_albert_share_weights_by_groups(tmp_path, groups):
-    model, inputs = randomised(make_backbone("albert", num_layers=3, num_groups=groups)), make_ids(make_inputs())
+    model, inputs = randomise(make_backbone("albert", num_layers=3, num_groups=groups)), make_ids(make_inputs())
     assert len(model.blocks) == groups and max(model.find_depths().values()) == groups
     model.save_to_preset(tmp_path)
     theirs, mask = (
@@ -196,13 +150,13 @@ def test_layers_of_albert_share_weights_by_groups(tmp_path, groups):
 
 @pytest.mark.parametrize("sharing", ["attention", "feed_forward"])
 def test_albert_that_shares_a_part_of_each_block_travels(tmp_path, sharing):
-    model = randomised(make_backbone("albert", num_layers=3, num_groups=3, sharing=sharing))
+    model = randomise(make_backbone("albert", num_layers=3, num_groups=3, sharing=sharing))
     inputs, mask = make_ids(make_inputs()), make_inputs()["padding_mask"].astype(bool)
     whole = make_backbone("albert", num_layers=3, num_groups=3)
     block = {"attention": 4 * (24 * 24 + 24), "feed_forward": 2 * 24 * 40 + 24 + 40}[sharing]
     assert model.count_params() == whole.count_params() - 2 * block
     found = keras.ops.convert_to_numpy(model(inputs)["sequence_output"])
-    for kind in (model, randomised(kbf.TextClassifier(model, 2))):
+    for kind in (model, randomise(kbf.TextClassifier(model, 2))):
         kind.save_to_preset(tmp_path / type(kind).__name__)
     reference = load_reference("albert", "Model", tmp_path / "Backbone")
     theirs = run_reference(reference, inputs).last_hidden_state.numpy()
@@ -240,7 +194,7 @@ def test_partial_sharing_has_the_sizes_of_the_paper(sharing, millions):
 
 
 def test_electra_without_narrow_embeddings_has_no_layer_to_widen_them(tmp_path):
-    model, inputs = randomised(make_backbone("electra", embedding_dim=SMALL["hidden_dim"])), make_ids(make_inputs())
+    model, inputs = randomise(make_backbone("electra", embedding_dim=SMALL["hidden_dim"])), make_ids(make_inputs())
     model.save_to_preset(tmp_path / "ours")
     reference = load_reference("electra", "Model", tmp_path / "ours")
     theirs, mask = run_reference(reference, inputs), inputs["padding_mask"].astype(bool)
@@ -253,7 +207,7 @@ def test_electra_without_narrow_embeddings_has_no_layer_to_widen_them(tmp_path):
 
 def test_a_head_on_the_bag_of_words_is_as_wide_as_the_embeddings(tmp_path):
     model = kbf.TextClassifier(make_backbone("albert", embedding_dim=9, use_pooler=False), 3, pooling="bag_of_words")
-    randomised(model).save_to_preset(tmp_path)
+    randomise(model).save_to_preset(tmp_path)
     again = load_task_model("classification", tmp_path, needs_head=True)
     for one, other in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)

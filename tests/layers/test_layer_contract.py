@@ -13,7 +13,7 @@ from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, SplitTexts
 from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias, Pooler, SpanScores
 from keras_bert_flow.layers.pooling import TokenPooling
 from keras_bert_flow.layers.shape import EncoderShape
-from tests.oracles.layer_contract import layer_contract
+from tests.contracts import run_layer_test
 
 SHAPE = EncoderShape(vocabulary_size=50, num_layers=2, num_heads=3, hidden_dim=12, intermediate_dim=20)
 RNG = np.random.default_rng(0)
@@ -42,4 +42,4 @@ POSITIONS = np.array([[4, 0], [1, 1], [0, 3]], "int32")
     ids=lambda value: value().name if callable(value) else "",
 )
 def test_layer_keeps_contract(layer, inputs):
-    layer_contract(layer(), *inputs)
+    run_layer_test(layer(), *inputs)

@@ -9,7 +9,7 @@ from keras_bert_flow.backends.token_packing import map_rows, pack_tokens, unpack
 from keras_bert_flow.layers import packing
 from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
 from keras_bert_flow.models.backbone import BertBackbone
-from tests.oracles.layer_contract import layer_contract
+from tests.contracts import run_layer_test
 from tests.oracles.small_bert import TINY
 
 RNG = np.random.default_rng(1)
@@ -22,7 +22,7 @@ ON_TORCH = pytest.mark.skipif(
 
 @pytest.mark.parametrize("layer", [PackTokens, UnpackTokens])
 def test_packing_layers_keep_the_contract(layer):
-    layer_contract(layer(name="layer"), RNG.normal(size=(5, 6, 4)).astype("float32"), MASK)
+    run_layer_test(layer(name="layer"), RNG.normal(size=(5, 6, 4)).astype("float32"), MASK)
 
 
 @ON_TORCH

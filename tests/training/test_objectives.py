@@ -13,10 +13,11 @@ from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
 from keras_bert_flow.models.pretraining.replaced_tokens import ReplacedTokenDetector
 from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.text.objectives.registry import OBJECTIVES, find_objective
 from keras_bert_flow.training.pretraining import run as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.state.logs import read_log
+from tests.contracts import run_objective_test
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config
 
@@ -32,6 +33,7 @@ SENTENCES = {
 }
 MODELS = {"mlm": MaskedLM, "mlm_nsp": BertPretrainer, "mlm_sop": BertPretrainer, "rtd": ReplacedTokenDetector}
 ARCHITECTURES = {"mlm": "BertForMaskedLM", "rtd": "ElectraForPreTraining"}  # of the others: BertForPreTraining
+FAMILIES = {"rtd": "electra"}  # of the others: bert
 SHAPE = {"num_layers": 1, "hidden_dim": 32, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 SETTINGS = {
     "batch_size": 16,
@@ -44,9 +46,15 @@ SETTINGS = {
 }
 
 
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_objective_keeps_contract(objective, tmp_path):
+    architecture = ARCHITECTURES.get(objective, "BertForPreTraining")
+    run_objective_test(objective, tmp_path, MODELS[objective], architecture, FAMILIES.get(objective, "bert"))
+
+
 def run(folder, objective, masking, **settings):
     records = write_objective_records(folder / "records", objective)
-    shape = SHAPE | {"family": "electra" if objective == "rtd" else "bert"}
+    shape = SHAPE | {"family": FAMILIES.get(objective, "bert")}
     config = make_tiny_config(model=shape, masking=masking, **SETTINGS | settings)
     return pretrain(config, records, folder / "out", lambda line: None)
 
@@ -100,7 +108,7 @@ def test_model_of_masked_lm_alone_can_be_fine_tuned(tmp_path):
 def test_what_is_drawn_survives_a_kill(objective, tmp_path):
     settings = {"total_steps": 14, "checkpoint_every_steps": 5}
     whole = run(tmp_path, objective, "dynamic", **settings)
-    shape = SHAPE | {"family": "electra" if objective == "rtd" else "bert"}
+    shape = SHAPE | {"family": FAMILIES.get(objective, "bert")}
     config = make_tiny_config(model=shape, masking="dynamic", **SETTINGS | settings)
 
     class Killed(BaseException):
