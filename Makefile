@@ -19,7 +19,7 @@ ifeq ($(filter $(BACKEND),jax tensorflow torch),)
 $(error BACKEND must be jax, tensorflow or torch. Received: $(BACKEND))
 endif
 
-.PHONY: quickstart serve test test-all test-cluster test-floors docs .test-jobs .test-flows .test-rest .test-jax .test-tensorflow .test-torch lint clean
+.PHONY: quickstart serve check test test-all test-cluster test-floors docs .test-jobs .test-flows .test-rest .test-jax .test-tensorflow .test-torch lint .check-types .check-tests clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
@@ -66,6 +66,21 @@ docs: $(VENV)/.installed-all
 	$(INSTALL) --group docs
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/mkdocs build --strict --quiet
+
+# What a small change needs, in under a minute: see CONTRIBUTING.md. mypy reads again what changed and what depends on it
+# (.mypy_cache); the first time it reads everything, which takes minutes. SINCE=REV counts from another revision than main.
+check: export OMP_NUM_THREADS = 1
+check: $(VENV)/.installed-all
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m tests.commit_subjects $(SINCE:%=--since %)
+	$(MAKE) --no-print-directory --jobs 2 --output-sync=target .check-tests .check-types
+
+.check-tests:
+	KERAS_BACKEND=torch $(BIN)/python -m tests.changed $(SINCE:%=--since %)
+
+.check-types:
+	$(BIN)/mypy
 
 lint: $(VENV)/.installed-all
 	$(BIN)/ruff check .

@@ -63,12 +63,17 @@ def _follow_lazy_name(target: str, root: Path) -> str:
     package, _, name = target.rpartition(".")
     if package != PUBLIC or _find_source(target, root):
         return target
-    home = _lazy_names((root / PUBLIC / "__init__.py").read_bytes()).get(name)
+    home = lazy_names(root).get(name)
     return f"{PUBLIC}.{home}" if home else target
 
 
+def lazy_names(root: Path = ROOT) -> dict[str, str]:
+    """Return the public names of the package → the module of each, without the package's name."""
+    return _read_lazy_names((root / PUBLIC / "__init__.py").read_bytes())
+
+
 @cache
-def _lazy_names(source: bytes) -> dict[str, str]:
+def _read_lazy_names(source: bytes) -> dict[str, str]:
     for node in ast.parse(source).body:
         if isinstance(node, ast.Assign) and any(getattr(to, "id", None) == LAZY_NAMES for to in node.targets):
             return ast.literal_eval(node.value)
@@ -85,7 +90,7 @@ def _examine(source: bytes, package: str) -> tuple[str, frozenset[str]]:
         ):
             node.body = node.body[1:]
     digest = hashlib.sha256(describe_tree(tree).encode(errors="surrogatepass")).hexdigest()[:DIGITS]
-    return digest, frozenset(name for name in _list_imports(tree, package) if name.partition(".")[0] in PACKAGES)
+    return digest, frozenset(name for name in list_imports(tree, package) if name.partition(".")[0] in PACKAGES)
 
 
 def describe_tree(node: ast.AST) -> str:
@@ -136,7 +141,12 @@ def _has_docstring(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.Async
     return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
 
 
-def _list_imports(node: ast.AST, package: str) -> Iterator[str]:
+def list_imports(node: ast.AST, package: str) -> Iterator[str]:
+    """Yield the dotted names that a tree may import, as `code_digests` counts them; those of attributes as well.
+
+    Args:
+        package: name of the package that relative imports start from.
+    """
     if isinstance(node, ast.Import):
         yield from (name.name for name in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -153,4 +163,4 @@ def _list_imports(node: ast.AST, package: str) -> Iterator[str]:
         ):
             children = node.orelse
         for child in children:
-            yield from _list_imports(child, package)
+            yield from list_imports(child, package)
