@@ -16,13 +16,14 @@ from tests.patience import PATIENCE_SECONDS
 
 MODEL = "out/finetuned/pretrained/seed-1/model"
 ADAPTER = "--set finetuning.lora_rank=2 --set finetuning.lora_output=adapter"
+CONVERT = "kbf convert out/pretrained/model MODEL --positions 512"
 FINETUNE = "kbf finetune --config mine.yaml --model out/pretrained/model --output"
 # What `…` stands for.
 ELIDED = {
     "kbf records": "--input 'text/*.txt' --vocab out/vocabulary/vocab.txt --output out/records",
     "kbf pretrain": "--config mine.yaml --output out/pretrained",
 }
-# What a page says is there already, beside what the commands of README make. Its name: lines of bash.
+# What a page says is there already, beside what README and workflow.md make. Its name: lines of bash.
 BEFORE = {
     "corpora.md": """
         cp out/vocabulary/vocab.txt vocab.txt
@@ -37,16 +38,23 @@ BEFORE = {
         mkdir mine; cp out/vocabulary/vocab.txt mine; echo neologism >> mine/vocab.txt""",
     "objectives.md": "cp out/vocabulary/vocab.txt vocab.txt",
     "recipes.md": "mkdir B; cp -r out/pretrained/model B/model",
-    "tasks.md": """
-        kbf convert out/pretrained/model MODEL --positions 512
-        kbf finetune --model MODEL --config configs/tasks/squad.yaml --output out/squad
-        kbf finetune --model MODEL --config configs/tasks/rte.yaml --output out/rte
-        kbf finetune --model MODEL --config configs/tasks/mnli.yaml --output out/mnli
-        kbf finetune --model MODEL --config configs/tasks/cola.yaml --output out/cola
+    "embeddings.md": f"""
+        {CONVERT}
         kbf finetune --model MODEL --config configs/tasks/text_pairs.yaml --output out/pairs
         mkdir -p path/to/any; cp -r MODEL path/to/any/encoder""",
+    "evaluation.md": f"""
+        {CONVERT}
+        kbf finetune --model MODEL --config configs/tasks/rte.yaml --output out/rte
+        kbf finetune --model MODEL --config configs/tasks/mnli.yaml --output out/mnli
+        kbf finetune --model MODEL --config configs/tasks/cola.yaml --output out/cola""",
+    "finetuning.md": f"rm -r out/finetuned; {FINETUNE} out/finetuned {ADAPTER}",
+    "prediction.md": f"""
+        {CONVERT}
+        kbf finetune --model MODEL --config configs/tasks/ner_dutch.yaml --output out/names
+        kbf finetune --model MODEL --config configs/tasks/squad.yaml --output out/squad""",
+    "tasks.md": CONVERT,
     "tokenizer.md": "cp -r out/pretrained/model MODEL",
-    "training.md": f"rm -r out/finetuned; {FINETUNE} out/finetuned {ADAPTER}",
+    "tuning.md": CONVERT,
 }
 # What the Python of a page finds, beside what its commands make: lines of bash, and names.
 BEFORE_PYTHON = {
@@ -58,11 +66,11 @@ BEFORE_PYTHON = {
         "import tensorflow_text\n",  # one folder serves all blocks here, and its SavedModel takes texts
     ),
     "README.md": ("kbf run mine.yaml --set name=Quickstart", ""),
-    "training.md": ("", "import peft, transformers\nimport keras_bert_flow as kbf\nbase = 'out/pretrained/model'\n"),
+    "finetuning.md": ("", "import peft, transformers\nimport keras_bert_flow as kbf\nbase = 'out/pretrained/model'\n"),
 }
 PARTS = {page: [block for block in read_blocks(page) if block.to_run()] for page in PAGES}
-README = ROOT / "README.md"
-OTHERS = [page for page in PAGES if PARTS[page] and page != README]
+FIRST = (ROOT / "README.md", ROOT / "docs" / "workflow.md")
+OTHERS = [page for page in PAGES if PARTS[page] and page not in FIRST]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -155,19 +163,19 @@ def run_page(folder: Path, page: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def readme(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of somebody who has given the commands of README."""
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of somebody who has given the commands of README, then those of workflow.md."""
     folder = tmp_path_factory.mktemp("documented")
     write_data(folder)
-    problems = run_page(folder, README)
+    problems = [problem for page in FIRST for problem in run_page(folder, page)]
     assert not problems, "\n".join(problems)
     return folder
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", OTHERS, ids=lambda page: page.name)
-def test_blocks_run(page: Path, readme: Path, tmp_path: Path):
+def test_blocks_run(page: Path, made: Path, tmp_path: Path):
     folder = tmp_path / "documented"
-    shutil.copytree(readme, folder)
+    shutil.copytree(made, folder)
     problems = run_page(folder, page)
     assert not problems, "\n".join(problems)
