@@ -2,8 +2,7 @@
 
 import logging
 
-from keras_bert_flow.local_paths import hide_credentials
-from keras_bert_flow.terminal import JOINERS, escape_controls
+from keras_bert_flow.terminal import JOINERS, escape_controls, hide_credentials
 
 RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 _KEPT = "\n\t" + JOINERS  # Prefect's own messages have several lines

@@ -21,7 +21,7 @@ from flows.child import ended_on_leaving, start_child, stop_child
 from flows.own_server import HOST
 from flows.stages import StageError
 from keras_bert_flow.deadlines import NoAnswerError, answer_within
-from keras_bert_flow.local_paths import hide_credentials
+from keras_bert_flow.terminal import hide_credentials
 
 START_SECONDS = 300.0  # an idle machine takes 4 s, a busy one minutes; the first start also creates the database
 STOP_SECONDS = 10.0

@@ -2,31 +2,16 @@
 the credentials in addresses that are shown or stored.
 """
 
-import os
 import re
 from pathlib import Path
-from urllib.parse import unquote
+
+from keras_bert_flow.terminal import QUERY_SECRET, hide_credentials, hide_in_addresses
 
 # A scheme of RFC 3986; `Path("gs://bucket/x")` is `gs:/bucket/x`, which would be a local folder `gs:`.
 _ELSEWHERE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(?:/+|$)")
 # user:password@ before the host or bucket. A secret key of S3 may hold a slash, so a password may, but does not begin
 # with a port and a slash; an access point of S3 is named arn:aws:…
 _PASSWORD = re.compile(r"(?!arn:)[^/@]*:(?!\d*(?:/|$)).*@")
-HIDDEN = "***"
-# The same in the middle of a text, and a user alone, which may be a token. On HDFS it is no secret, and what precedes
-# an @ on the Hub is a model.
-_PASSWORD_IN_TEXT = r"(?!arn:|\[)[^\s/@:'\"<>]{0,200}:(?!\d*(?:[/\s'\"<>]|$))([^\s'\"<>]{0,800})@"
-_USER_IN_TEXT = re.compile(
-    rf"([A-Za-z][A-Za-z0-9+.-]*:/{{1,2}})(?:{_PASSWORD_IN_TEXT}"
-    r"|(?<!hf://)(?<!hdfs://)(?<=//)[^\s/?#@'\"<>]{1,800}@)"
-)
-# Tokens and signatures in the query of an address: X-Amz-Signature, X-Goog-Credential, sig, access_token, …
-_QUERY_SECRET = re.compile(
-    r"([?&;](?:[\w.-]*(?:token|signature|credential|secret|passw(?:or)?d|api[_-]?key|access[_-]?key|accesskeyid|"
-    r"accessid|auth)[\w.-]*|sig|key|pwd)=)[^\s&;#'\"<>]+",
-    re.IGNORECASE,
-)
-LEAST_SECRET = 4  # characters: shorter ones are too common to hide wherever they occur
 
 
 def find_address(path: str | Path) -> str | None:
@@ -44,7 +29,7 @@ def find_address(path: str | Path) -> str | None:
             f"An address must not hold a password. Received: one in {scheme}//***@{rest[password.end() :]}. Leave it "
             "out, and give credentials in the environment, such as AWS_ACCESS_KEY_ID or HADOOP_USER_NAME."
         )
-    if _QUERY_SECRET.search(rest):
+    if QUERY_SECRET.search(rest):
         raise ValueError(
             f"An address must not hold a token or a signature. Received: {hide_credentials(f'{scheme}//{rest}')}. "
             "Leave it out, and give credentials in the environment; or download the file first."
@@ -58,38 +43,11 @@ def check_public(text: str) -> None:
     Raises:
         ValueError: an address in it holds credentials.
     """
-    if (hidden := _hide_in_addresses(text)) != text:
+    if (hidden := hide_in_addresses(text)) != text:
         raise ValueError(
             f"An address in a setting must not hold a password. Received: {hidden}. Leave it out, and give credentials "
             "in the environment."
         )
-
-
-def hide_credentials(text: str) -> str:
-    """Return a text, such as a message of a library, without the credentials in the addresses that it quotes.
-
-    These are users and passwords before an @, tokens and signatures in a query, and, wherever they occur, the passwords
-    in the addresses that environment variables hold: libraries quote parts of an address, too.
-
-    >>> hide_credentials("No answer from http://me:secret@host/api?token=abc&x=1")
-    'No answer from http://***@host/api?token=***&x=1'
-    """
-    text = _hide_in_addresses(text)
-    for secret in _list_secrets():
-        text = text.replace(secret, HIDDEN)
-    return text
-
-
-def _hide_in_addresses(text: str) -> str:
-    return _QUERY_SECRET.sub(rf"\1{HIDDEN}", _USER_IN_TEXT.sub(rf"\1{HIDDEN}@", text))
-
-
-def _list_secrets() -> list[str]:
-    """Return the passwords in the addresses of environment variables, as written and decoded, the longest first."""
-    texts = (value for value in os.environ.values() if "@" in value)
-    passwords = [password for text in texts for password in re.findall(f"://{_PASSWORD_IN_TEXT}", text)]
-    found = {*passwords, *map(unquote, passwords)}
-    return sorted((secret for secret in found if len(secret) >= LEAST_SECRET), key=len, reverse=True)
 
 
 def find_scheme(address: str) -> str:

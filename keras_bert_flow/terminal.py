@@ -4,15 +4,16 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import traceback
 import unicodedata
 from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
+from urllib.parse import unquote
 
-from keras_bert_flow.local_paths import hide_credentials
-
+PACKAGE = "keras_bert_flow"
 MAX_CHARACTERS = 200
 # Zero-width joiners and emoji presentation: Persian, Indic scripts and emoji need them, and they reorder nothing.
 JOINERS = "\u200c\u200d\ufe0e\ufe0f"
@@ -20,6 +21,21 @@ _HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 # Default_Ignorable_Code_Point beyond category Cf: no glyph at all. Source: Unicode 16, DerivedCoreProperties.txt.
 _INVISIBLE = {0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x3164, 0xFFA0}
 _INVISIBLE |= {*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xFFF0, 0xFFF9), *range(0xE0000, 0xE1000)}
+HIDDEN = "***"
+# user:password@ in the middle of a text, and a user alone, which may be a token. On HDFS it is no secret, and what precedes
+# an @ on the Hub is a model.
+_PASSWORD_IN_TEXT = r"(?!arn:|\[)[^\s/@:'\"<>]{0,200}:(?!\d*(?:[/\s'\"<>]|$))([^\s'\"<>]{0,800})@"
+_USER_IN_TEXT = re.compile(
+    rf"([A-Za-z][A-Za-z0-9+.-]*:/{{1,2}})(?:{_PASSWORD_IN_TEXT}"
+    r"|(?<!hf://)(?<!hdfs://)(?<=//)[^\s/?#@'\"<>]{1,800}@)"
+)
+# Tokens and signatures in the query of an address: X-Amz-Signature, X-Goog-Credential, sig, access_token, …
+QUERY_SECRET = re.compile(
+    r"([?&;](?:[\w.-]*(?:token|signature|credential|secret|passw(?:or)?d|api[_-]?key|access[_-]?key|accesskeyid|"
+    r"accessid|auth)[\w.-]*|sig|key|pwd)=)[^\s&;#'\"<>]+",
+    re.IGNORECASE,
+)
+LEAST_SECRET = 4  # characters: shorter ones are too common to hide wherever they occur
 
 
 def open_streams() -> None:
@@ -115,6 +131,33 @@ def show_exception(kind: type[BaseException], error: BaseException, trace: Trace
     show(text, sys.stderr, keep="\n\t")
 
 
+def hide_credentials(text: str) -> str:
+    """Return a text, such as a message of a library, without the credentials in the addresses that it quotes.
+
+    These are users and passwords before an @, tokens and signatures in a query, and, wherever they occur, the passwords
+    in the addresses that environment variables hold: libraries quote parts of an address, too.
+
+    >>> hide_credentials("No answer from http://me:secret@host/api?token=abc&x=1")
+    'No answer from http://***@host/api?token=***&x=1'
+    """
+    text = hide_in_addresses(text)
+    for secret in _list_secrets():
+        text = text.replace(secret, HIDDEN)
+    return text
+
+
+def hide_in_addresses(text: str) -> str:
+    return QUERY_SECRET.sub(rf"\1{HIDDEN}", _USER_IN_TEXT.sub(rf"\1{HIDDEN}@", text))
+
+
+def _list_secrets() -> list[str]:
+    """Return the passwords in the addresses of environment variables, as written and decoded, the longest first."""
+    texts = (value for value in os.environ.values() if "@" in value)
+    passwords = [password for text in texts for password in re.findall(f"://{_PASSWORD_IN_TEXT}", text)]
+    found = {*passwords, *map(unquote, passwords)}
+    return sorted((secret for secret in found if len(secret) >= LEAST_SECRET), key=len, reverse=True)
+
+
 def abridge(text: str) -> str:
     """Truncate a text that is too long to quote in a message."""
     return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}... ({len(text):,} characters)"
@@ -127,7 +170,7 @@ class EscapingFormatter(logging.Formatter):
     """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        keep = "" if record.name.partition(".")[0] == __package__ else "\n\t"
+        keep = "" if record.name.partition(".")[0] == PACKAGE else "\n\t"
         return escape_controls(hide_credentials(super().formatMessage(record)), keep + JOINERS)
 
     def formatException(self, ei) -> str:

@@ -11,7 +11,8 @@ from keras_bert_flow.cli import app
 from keras_bert_flow.cli.inputs import ANYWHERE
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.local_paths import check_local, find_address, hide_credentials
+from keras_bert_flow.local_paths import check_local, find_address
+from keras_bert_flow.terminal import hide_credentials
 from keras_bert_flow.text.corpus.storage import is_remote
 
 REFUSED = "must be on a local disk"

@@ -4,9 +4,8 @@ import sys
 
 from keras_bert_flow import exit_status
 from keras_bert_flow.extras import EXTRAS
-from keras_bert_flow.local_paths import hide_credentials
 from keras_bert_flow.os_errors import explain_os_error
-from keras_bert_flow.terminal import escape_controls, show
+from keras_bert_flow.terminal import escape_controls, hide_credentials, show
 
 
 def explain(error: Exception) -> int:

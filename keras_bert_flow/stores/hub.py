@@ -11,8 +11,7 @@ from typing import Any
 
 from keras_bert_flow.deadlines import NoAnswerError, answer_within
 from keras_bert_flow.extras import check_installed
-from keras_bert_flow.local_paths import hide_credentials
-from keras_bert_flow.terminal import abridge
+from keras_bert_flow.terminal import abridge, hide_credentials
 
 SCHEME = "hf://"
 # If a repository has weights in several formats, only one is fetched.

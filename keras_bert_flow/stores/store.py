@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 
 from keras_bert_flow.deadlines import NoAnswerError, answer_within
 from keras_bert_flow.extras import check_installed
-from keras_bert_flow.local_paths import find_scheme, hide_credentials
-from keras_bert_flow.terminal import abridge, escape_controls
+from keras_bert_flow.local_paths import find_scheme
+from keras_bert_flow.terminal import abridge, escape_controls, hide_credentials
 
 HDFS = "hdfs"
 ATTEMPTS = 4  # each includes several retries by the store's own library

@@ -15,9 +15,8 @@ from importlib import import_module
 from pathlib import Path
 
 from keras_bert_flow.exit_status import REPORTED
-from keras_bert_flow.local_paths import hide_credentials
 from keras_bert_flow.locks import locked
-from keras_bert_flow.terminal import abridge, escape_controls
+from keras_bert_flow.terminal import abridge, escape_controls, hide_credentials
 from keras_bert_flow.tracking.following import End, follow
 from keras_bert_flow.tracking.logger import FINISHED, STOPPED, RunFacts
 

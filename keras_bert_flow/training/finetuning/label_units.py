@@ -7,7 +7,8 @@ import numpy as np
 
 from keras_bert_flow.tasks.core.features import Features
 
-HEAD, OUTPUT = "classifier", "logits"
+HEAD = "classifier"  # name of the dense layer
+OUTPUT = "logits"
 # A new head predicts about 0, and a few hundred steps of a fine-tuning rate move it by units, not by thousands. Scales
 # of judgements, such as 0 to 5, 1 to 10 or -1 to 1, are within these bounds and stay as they are.
 FARTHEST_MEAN, LEAST_DEVIATION, LARGEST_DEVIATION = 10.0, 0.1, 10.0
