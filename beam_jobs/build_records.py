@@ -14,27 +14,33 @@ from pathlib import Path
 import apache_beam as beam
 
 from beam_jobs.exchange.choice import choose_exchange
-from beam_jobs.measuring import MeasureCorpus
-from beam_jobs.pairing import MASKING, BuildRecords, PoolDocuments, RecordRule
+from beam_jobs.pairing import MASKING, WRITING, BuildRecords, PoolDocuments, RecordRule, WriteShards, plan_shards
 from beam_jobs.publishing import JobFolders, check_place_of, publish_result, read_published
-from beam_jobs.reading import READING, ReadCorpus, name_inputs, tell_ignored, tell_rejected
-from beam_jobs.results import COUNTERS, WriteResults, read_results
+from beam_jobs.reading import (
+    COUNTERS,
+    READING,
+    TOKENIZING,
+    MeasureCorpus,
+    ReadCorpus,
+    TokenizeDocuments,
+    WriteResults,
+    name_inputs,
+    read_results,
+    tell_ignored,
+    tell_rejected,
+)
 from beam_jobs.running import run_pipeline
-from beam_jobs.sharding import WRITING, WriteShards, plan_shards
 from beam_jobs.storage import BeamStorage
-from beam_jobs.tokenizing import TOKENIZING, TokenizeDocuments
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.input_states import hold
-from keras_bert_flow.job_progress import plan_parts
-from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.records.manifest import FileSummary
-from keras_bert_flow.records.publish import Contents
-from keras_bert_flow.stages.digests import corpus_digests, hold_corpus
-from keras_bert_flow.stages.records import RECORDS, records_key
-from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
-from keras_bert_flow.text.objectives.objective import describe_mistaken
-from keras_bert_flow.text.objectives.registry import check_joining, find_objective
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
+from keras_bert_flow.console.job_progress import plan_parts
+from keras_bert_flow.files.inputs import hold
+from keras_bert_flow.files.paths import check_local
+from keras_bert_flow.results.manifest import FileSummary
+from keras_bert_flow.results.publishing import Contents
+from keras_bert_flow.results.stages.digests import corpus_digests, hold_corpus
+from keras_bert_flow.results.stages.records import RECORDS, records_key
+from keras_bert_flow.text.corpus.lines import check_rejected, explain_lack
+from keras_bert_flow.text.objectives.objective import check_joining, describe_mistaken, find_objective
 from keras_bert_flow.text.tokenizers.files import (
     copy_tokenizer,
     describe_rules,

@@ -17,28 +17,41 @@ from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.exchange.exchange import Items
-from beam_jobs.places import new_place, open_bytes
 from beam_jobs.publishing import JobFolders, check_place_of, publish_result, read_published
-from beam_jobs.reading import READING, ReadCorpus, Texts, name_inputs, tell_ignored, tell_rejected
-from beam_jobs.results import COUNTERS, CountingDoFn, WriteResults, read_results
+from beam_jobs.reading import (
+    COUNTERS,
+    READING,
+    CountingDoFn,
+    ReadCorpus,
+    Texts,
+    WriteResults,
+    name_inputs,
+    read_results,
+    tell_ignored,
+    tell_rejected,
+)
 from beam_jobs.running import run_pipeline
-from beam_jobs.storage import BeamStorage
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.input_states import hold
-from keras_bert_flow.job_progress import DOCUMENTS, JobPart, note, plan_parts
-from keras_bert_flow.records.publish import Contents
-from keras_bert_flow.stages.digests import corpus_digests, hold_corpus
-from keras_bert_flow.stages.vocabulary import VOCABULARY, vocabulary_key
-from keras_bert_flow.text.corpus.rejected import check_rejected, explain_lack
+from beam_jobs.storage import BeamStorage, new_place, open_bytes
+from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
+from keras_bert_flow.console.job_progress import DOCUMENTS, JobPart, note, plan_parts
+from keras_bert_flow.files.inputs import hold
+from keras_bert_flow.results.publishing import Contents
+from keras_bert_flow.results.stages.digests import corpus_digests, hold_corpus
+from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_key
+from keras_bert_flow.text.corpus.lines import check_rejected, explain_lack
 from keras_bert_flow.text.tokenizers.fast_file import cut_long_words, make_cutting_tokenizer
 from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.lost_characters import count_stripped, describe_lost
 from keras_bert_flow.text.tokenizers.normalization import clean_text, is_han, normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import MAX_REMEMBERED_CHARACTERS
-from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
+from keras_bert_flow.text.vocabulary.learner import (
+    MAX_PLACES,
+    WordLimit,
+    add_histograms,
+    count_places,
+    learn_vocabulary,
+)
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_FILE, write_vocabulary
-from keras_bert_flow.text.vocabulary.word_limit import MAX_PLACES, WordLimit, add_histograms, count_places
 
 COUNTING, CHOOSING = JobPart("counting", DOCUMENTS), JobPart("choosing pieces")
 MAX_COUNTED = 200_000  # distinct words and space-separated texts that a worker counts before it emits them, 30 MB

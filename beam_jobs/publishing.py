@@ -21,19 +21,16 @@ from apache_beam.io.filesystem import BeamIOError, FileMetadata
 from apache_beam.io.filesystems import FileSystems
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_jobs.places import open_bytes
-from beam_jobs.remote_files import exists, give_names, list_files, remove, remove_all, upload
-from beam_jobs.runners import check_reach
-from beam_jobs.running import job_folder
-from beam_jobs.storage import check_reachable
-from keras_bert_flow.artifacts import removed_on_leaving
-from keras_bert_flow.input_states import NOTHING_HELD, InputStates
-from keras_bert_flow.local_paths import check_local, find_scheme
-from keras_bert_flow.records.manifest import MANIFEST, Manifest, read_manifest, write_manifest
-from keras_bert_flow.records.publish import Contents, check_key, publish
-from keras_bert_flow.stages.stage import Stage
+from beam_jobs.running import check_reach, job_folder
+from beam_jobs.storage import check_reachable, exists, give_names, list_files, open_bytes, remove, remove_all, upload
+from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates
+from keras_bert_flow.files.paths import check_local, find_scheme
+from keras_bert_flow.results.artifacts import removed_on_leaving
+from keras_bert_flow.results.manifest import MANIFEST, Manifest, read_manifest, write_manifest
+from keras_bert_flow.results.publishing import Contents, check_key, publish
+from keras_bert_flow.results.stages.stage import Stage
 from keras_bert_flow.stores.store import HDFS
-from keras_bert_flow.text.corpus.storage import is_remote
+from keras_bert_flow.text.corpus.inputs import is_remote
 
 QUIET_SECONDS = 600.0  # a job renews its lease every `LEASE_SECONDS`; after this time without renewal it is dead
 LEASE_SECONDS = 60.0

@@ -1,26 +1,209 @@
 """Run a Beam pipeline with the user's options, and turn a worker's error about the input into one line."""
 
 import argparse
+import contextlib
 import json
 import logging
 import os
 import re
+import shlex
 import shutil
+import sys
+import threading
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
 import apache_beam as beam
-from apache_beam.options.pipeline_options import PipelineOptions, StandardOptions, WorkerOptions
+from apache_beam.options.pipeline_options import (
+    DirectOptions,
+    FlinkRunnerOptions,
+    PipelineOptions,
+    PortableOptions,
+    SparkRunnerOptions,
+    StandardOptions,
+    WorkerOptions,
+)
+from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 from apache_beam.runners.runner import create_runner
+from apache_beam.transforms.environments import SubprocessSDKEnvironment
 
-from beam_jobs.dead_workers import ending_with_workers
-from beam_jobs.leftovers import new_job_folder, remove_leftovers
-from beam_jobs.runners import check_runner
-from beam_jobs.worker_processes import shielded_runner
-from keras_bert_flow.artifacts import NO_ROOM, removed_on_leaving
-from keras_bert_flow.interrupts import end_children, on_leaving
+from keras_bert_flow.console import interrupts
+from keras_bert_flow.console.interrupts import end_children, on_leaving
+from keras_bert_flow.console.terminal import show
+from keras_bert_flow.results.artifacts import NO_ROOM, removed_on_leaving
+from keras_bert_flow.results.locks import locked
+from keras_bert_flow.text.corpus.inputs import is_remote
+
+# End a job whose worker process has died, for which Beam's local runner would wait forever.
+
+GRACE_SECONDS = 10.0  # for the runner to fail by itself, as it often does, and to raise an error about the input
+_WORKER_ENDED = "Worker subprocess exited with return code"  # apache_beam/runners/portability/local_job_service.py
+
+
+@contextmanager
+def ending_with_workers() -> Iterator[None]:
+    """End this process if a worker dies and the runner does not fail by itself.
+
+    The process then exits with status `FAILED` at once, since the threads of the runner cannot be interrupted. This
+    leaves the same files as `kill -9`, which the next job with the same output removes.
+
+    Raises:
+        ChildProcessError: a worker died, and the runner failed.
+    """
+    timers: list[threading.Timer] = []
+    ended: list[str] = []
+    before = threading.excepthook
+
+    def watch(arguments: threading.ExceptHookArgs) -> None:
+        if _WORKER_ENDED not in str(arguments.exc_value):
+            before(arguments)
+            return
+        ended.append(_describe(int(str(arguments.exc_value).split()[-1])))
+        timers.append(threading.Timer(GRACE_SECONDS, _leave, [ended[-1]]))
+        timers[-1].daemon = True
+        timers[-1].start()
+
+    threading.excepthook = watch
+    try:
+        yield
+    except RuntimeError as error:
+        if timers:
+            raise ChildProcessError(ended[0]) from error
+        raise
+    finally:
+        threading.excepthook = before
+        for timer in timers:
+            timer.cancel()
+
+
+def _describe(status: int) -> str:
+    number = -status if status < 0 else status - 128  # the process's own status, or that of the shell that started it
+    reason = f"was killed by signal {number}" if number > 0 else f"ended with status {status}"
+    return f"A worker process of Apache Beam {reason}. Give the machine more memory, or take --direct_num_workers=1."
+
+
+def _leave(line: str) -> None:
+    show(f"kbf: {line}", sys.stderr)
+    end_children()  # the remaining workers would print tracebacks
+    os._exit(interrupts.FAILED)
+
+
+# Start the worker processes of Beam's local runner such that Ctrl-C in a terminal reaches only the main process.
+
+MULTI_PROCESSING = "multi_processing"
+# As in fn_runner.py. The runner passes the command to a shell; an ignored signal stays ignored across `exec`.
+COMMAND = "trap '' INT; exec {python} -m beam_jobs.sdk_worker_main"
+
+
+def shielded_runner(options: PipelineOptions) -> FnApiRunner:
+    """Return a runner whose worker processes ignore SIGINT, which would make each print a traceback.
+
+    The main process ends them.
+
+    Args:
+        options: Beam's options; the mode `multi_processing` is removed, since the runner would start its own workers.
+    """
+    direct = options.view_as(DirectOptions)
+    if direct.direct_running_mode != MULTI_PROCESSING:
+        return FnApiRunner()
+    direct.direct_running_mode = None
+    command = COMMAND.format(python=shlex.quote(sys.executable))
+    return FnApiRunner(SubprocessSDKEnvironment.from_command_string(command_string=command))
+
+
+# Remove the files of killed jobs whose outputs are not requested again.
+
+QUIET_SECONDS = 24 * 3600
+_WORK, _LOCK = ".work", ".lock"  # names as in `publishing`, after a dot and the name of the output
+_JOB_FOLDER = re.compile(r"\.[0-9a-f]{32}")
+
+
+def new_job_folder(work: Path) -> Path:
+    """Create a folder with a unique name for the files of one job."""
+    place = work / f".{uuid.uuid4().hex}"
+    place.mkdir()
+    return place
+
+
+def remove_leftovers(parent: Path) -> None:
+    """Remove the job folders that killed jobs left in the work folders next to an output.
+
+    A killed job's files are removed when its output is made again. With other settings an output may have another name,
+    and the files, as large as the corpus, would stay. This removes those on which no process holds a lock and, since
+    some network disks do not show locks to other machines, to which nothing was written for a day. Errors are ignored.
+
+    Args:
+        parent: the folder that contains outputs.
+    """
+    for work in parent.glob(f".*{_WORK}"):
+        with contextlib.suppress(OSError):  # owned by another user, in use by a job, or removed meanwhile
+            if work.is_symlink():  # nothing of ours
+                continue
+            folders = [path for path in work.iterdir() if _JOB_FOLDER.fullmatch(path.name) and _is_quiet(path)]
+            if folders:
+                with locked(work.with_suffix(_LOCK), wait=False):
+                    for folder in folders:
+                        shutil.rmtree(folder, ignore_errors=True)
+                    work.rmdir()  # fails if it is not empty
+
+
+def _is_quiet(folder: Path) -> bool:
+    last_written = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
+    return last_written < time.time() - QUIET_SECONDS
+
+
+# Refuse, before a job starts, runners and options with which it would fail.
+
+_IN_CONTAINERS = (None, "DOCKER")  # "DOCKER" is Beam's default for clusters
+_LOCAL_FLINK = ("[local]", "[auto]")
+# runner → what is wrong with it, in Beam 2.77
+_LOSING = {
+    "DaskRunner": "computes only the last of a job's outputs and loses what a step emits at the end of a bundle",
+}
+
+
+def check_runner(options: Sequence[str]) -> None:
+    """Raise ValueError for a runner that loses the output of a job."""
+    name = _name_runner(options)
+    if reason := _LOSING.get(name):
+        raise ValueError(
+            f"A runner must keep all that a job makes. Received: {name}, which {reason}. "
+            "Leave --runner out, or choose FlinkRunner, SparkRunner or DataflowRunner."
+        )
+
+
+def check_reach(output: str, options: Sequence[str]) -> None:
+    """Raise ValueError for an output that the runner's workers cannot write to."""
+    if is_remote(output):
+        return
+    parsed, name = PipelineOptions(list(options)), _name_runner(options)
+    environment = parsed.view_as(PortableOptions).environment_type
+    flink, spark = parsed.view_as(FlinkRunnerOptions), parsed.view_as(SparkRunnerOptions)
+    is_elsewhere = {
+        "PortableRunner": True,
+        "FlinkRunner": flink.flink_master.strip() not in _LOCAL_FLINK,
+        "SparkRunner": not spark.spark_master_url.startswith("local"),
+    }
+    if name == "DataflowRunner":
+        raise ValueError(
+            f"The output of DataflowRunner must be in an object store. Received: {output}, on this machine's disk. "
+            "Give --output gs://BUCKET/NAME."
+        )
+    if is_elsewhere.get(name, False) and environment in _IN_CONTAINERS:
+        raise ValueError(
+            f"Workers in containers must have an output in an object store. Received: {output}, a folder that they do "
+            f"not see, with --runner={name}. Give --output s3://BUCKET/NAME, or --environment_type=EXTERNAL and a "
+            "folder that all machines share."
+        )
+
+
+def _name_runner(options: Sequence[str]) -> str:
+    return (PipelineOptions(list(options)).view_as(StandardOptions).runner or "").rsplit(".", 1)[-1]
+
 
 DEFAULT_RUNNER = "FnApiRunner"  # Beam's own default first looks for a Go binary on the network
 _USER_ERRORS = (ValueError, FileNotFoundError, PermissionError)

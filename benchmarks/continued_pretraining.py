@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speedrun import run_kbf
+from keras_bert_flow.checks.run import settle_initial_model
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.preflight.initial_model import settle_initial_model
 
 PUBLISHED, RANDOM = "published", "random"
 HELD_OUT_LOSS = "held_out_masked_lm_loss"

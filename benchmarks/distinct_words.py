@@ -15,7 +15,7 @@ import numpy as np
 from memory import measure  # the script beside this one
 from records import RUNS, children_seconds
 
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.results.manifest import read_manifest
 
 LETTERS, WORDS_A_LINE, LINES_A_DOCUMENT = 8, 20, 50
 

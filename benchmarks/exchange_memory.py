@@ -23,15 +23,24 @@ import numpy as np
 
 from beam_jobs.build_vocabulary import CountInBundles, add_counts, name_counts, place_count
 from beam_jobs.exchange.engine import DivideItems, UseGroup
-from beam_jobs.exchange.exchange import Items
-from beam_jobs.exchange.packing import Packer
-from beam_jobs.measuring import CorpusSize, count_distinct, find_id_group, measure_documents
-from beam_jobs.pairing import BuildRecords, RecordRule, find_pool, place_documents, read_pools
-from beam_jobs.sharding import PART_BYTES, ShardPlan, deal_records, find_part, join_parts, write_part
-from beam_jobs.tokenizing import TokenizeDocuments
+from beam_jobs.exchange.exchange import Items, Packer
+from beam_jobs.pairing import (
+    PART_BYTES,
+    BuildRecords,
+    RecordRule,
+    ShardPlan,
+    deal_records,
+    find_part,
+    find_pool,
+    join_parts,
+    place_documents,
+    read_pools,
+    write_part,
+)
+from beam_jobs.reading import CorpusSize, TokenizeDocuments, count_distinct, find_id_group, measure_documents
 from benchmarks.memory import peak_of
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.config.text import RecordsConfig
+from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
 
 ROOT = Path(__file__).parents[1]

@@ -5,7 +5,7 @@
 Every family has its own objective, AdamW and dropout of 0.1; a DistilBERT is also distilled from a BERT of twice its
 layers, whose forward pass counts.
 All are in one process of one backend, warmed up; then they take turns, a few steps each. Operations are those of matrix
-products (`models/flops.py`); what is done element by element counts for nothing, so a family with more of it is slower
+products (`models/sizes.py`); what is done element by element counts for nothing, so a family with more of it is slower
 by this measure.
 """
 
@@ -21,8 +21,7 @@ import numpy as np
 from benchmarks.peers.serving import endless
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.text.objectives.distillation import Distillation
-from keras_bert_flow.text.objectives.objective import Objective
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.text.objectives.objective import Objective, find_objective
 
 BERT = "BERT"
 MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -81,8 +80,7 @@ def make_steps(arguments: argparse.Namespace) -> dict[str, tuple[Callable[[int],
     import keras
 
     import keras_bert_flow as kbf
-    from keras_bert_flow.models.flops import count_flops
-    from keras_bert_flow.models.sizes import resolve_shape
+    from keras_bert_flow.models.sizes import count_flops, resolve_shape
     from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
 
     keras.config.set_dtype_policy(arguments.precision)

@@ -36,12 +36,12 @@ def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, flo
     # These import Keras, whose backend `main` sets first.
     from keras_bert_flow.config.loading import load_config
     from keras_bert_flow.conversion.model_directory import load_task_model
-    from keras_bert_flow.data.model_tokenizer import read_tokenizer
-    from keras_bert_flow.data.task_batches import read_batches
-    from keras_bert_flow.layers import packing
+    from keras_bert_flow.data.tasks import read_batches
+    from keras_bert_flow.data.text_preprocessor import read_tokenizer
+    from keras_bert_flow.layers import attention
     from keras_bert_flow.models.defaults import token_loss
-    from keras_bert_flow.training.finetuning.batch_parts import choose_parts, make_batches
     from keras_bert_flow.training.finetuning.task_data import read_task_files
+    from keras_bert_flow.training.finetuning.task_runs import choose_parts, make_batches
     from keras_bert_flow.training.finetuning.trained_part import choose_trained_part
     from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
     from keras_bert_flow.training.precision import arithmetic
@@ -53,9 +53,9 @@ def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, flo
     features = files.task.encode(tokenizer, files.training[:ROWS], settings.sequence_length)
     parts = choose_parts(config, features)
     batches = make_batches(config, features, 1, parts)
-    is_packable = packing.is_packable
+    is_packable = attention.is_packable
     if name == "random, padded":
-        packing.is_packable = lambda padding_mask: False
+        attention.is_packable = lambda padding_mask: False
     with arithmetic(settings.precision):
         model = load_task_model("classification", arguments.model, labels=files.task.labels)
         choose_trained_part(model, settings)
@@ -67,7 +67,7 @@ def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, flo
         started_at = time.process_time()
         model.fit(read_batches(batches), steps_per_epoch=arguments.steps * parts, **options)
         seconds = (time.process_time() - started_at) / arguments.steps
-    packing.is_packable = is_packable
+    attention.is_packable = is_packable
     return parts, batches.mean_positions, seconds
 
 

@@ -19,12 +19,12 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.directory_check import check_words_head
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
-from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.tasks.baselines.linear_head import fit_head
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.training.finetuning.label_words import find_label_words
-from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
+from keras_bert_flow.training.finetuning.starts import LinearProbe
+from keras_bert_flow.training.finetuning.task_data import find_label_words
 
 ALL_LAYERS = "all"
 

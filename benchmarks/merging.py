@@ -16,8 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from beam_jobs.exchange.files import join_group, name_joined_run
-from beam_jobs.exchange.runs import merge_runs, write_run
+from beam_jobs.exchange.files import join_group, merge_runs, name_joined_run, write_run
 
 ITEM_BYTES = 340
 

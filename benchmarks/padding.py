@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from beam_jobs.build_records import build_records
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.text.objectives.registry import OBJECTIVES
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
+from keras_bert_flow.results.manifest import read_manifest
+from keras_bert_flow.text.objectives.objective import OBJECTIVES
 
 HEADER = ("objective", "sequence length", "instances", "tokens", "positions", "padding %", "masked tokens % of tokens")
 

@@ -11,8 +11,8 @@ import tempfile
 import time
 from pathlib import Path
 
+from keras_bert_flow.checks.stages import check_task
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.preflight.stages import check_task
 
 ROW = "a film that is as good as its first half hour and far too long after that number {}\t{}\n"  # 17 words
 DEV_ROWS = 10_000

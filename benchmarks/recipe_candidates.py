@@ -26,11 +26,11 @@ from keras_bert_flow.data.pretraining import ordered_batches, pretraining_datase
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.defaults import TokenLoss
 from keras_bert_flow.models.pretraining.bag_of_words import WORDS, BagOfWordsPretrainer
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.schedules import LINEAR, TRAPEZOID, WarmupDecay
 from keras_bert_flow.training.precision import arithmetic, seed_everything
-from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
+from keras_bert_flow.training.pretraining.initial import set_initial_tokens
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from keras_bert_flow.training.pretraining.validation import score_pretraining
 

@@ -21,8 +21,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))  # the tests know how protobuf reads a record
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.records.example import decode_example
-from keras_bert_flow.records.schema import encode_records
+from keras_bert_flow.records.example import decode_example, encode_records
 from tests.oracles.examples import decode_by_protobuf
 from tests.oracles.tiny_records import write_tiny_records
 

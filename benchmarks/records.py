@@ -19,7 +19,7 @@ from pathlib import Path
 import reference_builder
 from memory import children_seconds  # the script beside this one
 
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
 from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 

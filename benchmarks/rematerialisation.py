@@ -46,7 +46,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     import numpy as np
 
     from keras_bert_flow.models.backbone import BertBackbone
-    from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+    from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
 
     shape = (options.batch, options.length)
     backbone = BertBackbone(

@@ -31,11 +31,9 @@ from typing import Any
 import numpy as np
 
 from beam_jobs import build_records, build_vocabulary
-from beam_jobs.exchange.packing import Packer
+from beam_jobs.exchange.exchange import Packer
 from benchmarks.memory import children_seconds, measure
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
 
 ROOT = Path(__file__).parents[1]
 WORDS, ZIPF = 500_000, 1.1  # distinct words, and how fast they get rarer

@@ -15,10 +15,8 @@ from pathlib import Path
 
 from memory import peak_of  # the script beside this one
 
-from beam_jobs.exchange.files import WriteRuns
-from beam_jobs.exchange.runs import merge_runs
-from beam_jobs.pairing import TRAIN
-from beam_jobs.sharding import ShardPlan, deal_records, write_part
+from beam_jobs.exchange.files import WriteRuns, merge_runs
+from beam_jobs.pairing import TRAIN, ShardPlan, deal_records, write_part
 
 ONE_SHARD = ShardPlan(1, 1, 1)
 

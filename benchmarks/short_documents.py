@@ -18,7 +18,7 @@ from pathlib import Path
 from memory import measure  # the script beside this one
 from records import children_seconds
 
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
 
 LONG, SHORT = 100, 1  # sentences of a document

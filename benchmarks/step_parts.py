@@ -14,11 +14,11 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_flow.backends.dropout import drop_values, dropped_steps
+from keras_bert_flow.backends.fused import drop_values, dropped_steps
 from keras_bert_flow.backends.memory import keep_freed_memory
-from keras_bert_flow.backends.split_heads import split_heads
-from keras_bert_flow.layers.activations import get_training_activation
+from keras_bert_flow.backends.products import split_heads
 from keras_bert_flow.layers.attention import attention_bias, softmax_and_drop
+from keras_bert_flow.layers.dense import get_training_activation
 from keras_bert_flow.models.defaults import make_adamw, token_loss
 
 BATCH, LENGTH, HEADS, HEAD_DIM, HIDDEN, VOCABULARY = 32, 128, 12, 32, 384, 30_522

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import keras_bert_flow as kbf
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.stores.fetching import stop_downloads
 from tests.object_store import BUCKET, client, object_store
 from tests.troubled_store import troubled

@@ -24,11 +24,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from keras_bert_flow.config.optimization import AUTO
+from keras_bert_flow.config.precision import choose_precision
+from keras_bert_flow.config.pretraining import AUTO
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.flops import count_flops
-from keras_bert_flow.models.sizes import get_size
-from keras_bert_flow.precision_choice import choose_precision
+from keras_bert_flow.models.sizes import count_flops, get_size
 
 ROOT = Path(__file__).parents[1]
 CHECKOUT = "checkout"

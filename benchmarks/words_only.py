@@ -33,14 +33,14 @@ from sklearn.model_selection import GridSearchCV
 
 import keras_bert_flow as kbf
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.evaluation.comparison import compare_models, draw_scores
+from keras_bert_flow.evaluation.results import compare_models, draw_scores
 from keras_bert_flow.tasks.baselines.linear_head import add_directions
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.training.finetuning.label_words import find_label_words
-from keras_bert_flow.training.pretraining.token_vectors import (
+from keras_bert_flow.training.finetuning.task_data import find_label_words
+from keras_bert_flow.training.pretraining.initial import (
     STRETCH,
     count_neighbours,
     find_token_vectors,

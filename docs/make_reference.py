@@ -16,9 +16,9 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from keras_bert_flow.cli import app
+from keras_bert_flow.config.finetuning import TASKS
+from keras_bert_flow.config.limits import Settings
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.settings import Settings
-from keras_bert_flow.config.tasks import TASKS
 
 FOLDER = Path(__file__).parent / "reference"
 MADE = "<!-- Made by docs/make_reference.py from the code; not to be edited. -->"

@@ -21,23 +21,21 @@ from pathlib import Path
 from typing import Any
 
 from flows.child import GRACE_SECONDS, run_child
-from flows.finished import find_all
-from flows.logs import RUN_LOGGERS
 from flows.own_server import CLIENT_PASSWORD, SERVER_PASSWORD
 from flows.plan import is_soon_digested
-from flows.report_pages import REPORT
-from flows.server import POLL_SECONDS, answers, check_chosen_server, find_chosen_server, running_server
+from flows.report import REPORT
+from flows.server import POLL_SECONDS, RUN_LOGGERS, answers, check_chosen_server, find_chosen_server, running_server
 from flows.settling import settle_config
-from flows.stages import IS_THERE, StageError
-from keras_bert_flow import exit_status
-from keras_bert_flow.artifacts import removed_on_leaving, write_atomically
-from keras_bert_flow.command_time import RUN_BEGAN, command_seconds
-from keras_bert_flow.interrupts import handling_signals
-from keras_bert_flow.lineage.newest import link_newest
-from keras_bert_flow.os_errors import explain_os_error
-from keras_bert_flow.progress import working
+from flows.stages import IS_THERE, StageError, find_all
+from keras_bert_flow.console import interrupts
+from keras_bert_flow.console.interrupts import handling_signals
+from keras_bert_flow.console.job_progress import RUN_BEGAN, command_seconds
+from keras_bert_flow.console.progress import working
+from keras_bert_flow.files.outputs import explain_os_error
+from keras_bert_flow.results.artifacts import removed_on_leaving, write_atomically
+from keras_bert_flow.results.choosing import link_newest
 
-PIPELINE, MATRIX = "flows.pipeline:bert_pipeline", "flows.matrix:bert_matrix"
+PIPELINE, MATRIX = "flows.pipeline:bert_pipeline", "flows.deployments:bert_matrix"
 FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow first waits for the grace period of its stage
 LAST_LINES = 5  # shown for a flow that died without reporting why
 SERVER_LOG = "keras-bert-flow-server.log"
@@ -105,9 +103,9 @@ def main(flow: str, parameters: str, outcome: str) -> int:
         _print_lines_of_ours()
         text, status = run(**json.loads(parameters)), 0
     except OSError as error:
-        text, status = explain_os_error(error), exit_status.USER_ERROR
+        text, status = explain_os_error(error), interrupts.USER_ERROR
     except ValueError as error:
-        text, status = " ".join(str(error).split()), exit_status.USER_ERROR
+        text, status = " ".join(str(error).split()), interrupts.USER_ERROR
     except StageError as error:
         text, status = " ".join(str(error).split()), 1
     except Exception as error:
@@ -146,7 +144,7 @@ def run_flow(
             waiting.enter_context(working("Starting Prefect"))
             status = run_child(command, QUIET | environment, follow, FLOW_GRACE_SECONDS, watch)
         text = outcome.read_text("utf-8", "surrogatepass") if outcome.is_file() else _last_words(last_lines)
-    if status == exit_status.USER_ERROR:
+    if status == interrupts.USER_ERROR:
         raise ValueError(text)
     if status != 0:
         how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"

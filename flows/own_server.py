@@ -23,7 +23,7 @@ from typing import Any
 
 from flows.child import GUARD, PLAIN_OUTPUT
 from flows.guard import ANY_PARENT
-from keras_bert_flow import exit_status
+from keras_bert_flow.console import interrupts
 
 HOST = "127.0.0.1"
 LOGIN = "/kbf/login"
@@ -185,7 +185,7 @@ async def find_mistake(app: Application, scope: Scope, body: bytes, folder: str)
         return None
     own, given = deployment.get("parameters") or {}, asked.get("parameters") or {}
     function = str(deployment.get("entrypoint")).rpartition(".")[2]
-    command = (*GUARD, str(os.getpid()), sys.executable, "-P", "-m", "flows.parameters", function)
+    command = (*GUARD, str(os.getpid()), sys.executable, "-P", "-m", "flows.form", function)
     try:
         child = await asyncio.create_subprocess_exec(
             *command, cwd=folder, env=os.environ | PLAIN_OUTPUT, stdin=PIPE, stdout=PIPE
@@ -199,7 +199,7 @@ async def find_mistake(app: Application, scope: Scope, body: bytes, folder: str)
     finally:
         if child.returncode is None:
             child.kill()
-    return said.decode("utf-8", "replace").strip() if child.returncode == exit_status.USER_ERROR else None
+    return said.decode("utf-8", "replace").strip() if child.returncode == interrupts.USER_ERROR else None
 
 
 async def _read_deployment(app: Application, scope: Scope) -> dict[str, Any] | None:

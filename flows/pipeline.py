@@ -9,16 +9,26 @@ from functools import partial
 
 from prefect import flow
 
-from flows.form import name_run, with_form
-from flows.parameters import FIELDS
-from flows.report import show_report, show_stages
-from flows.report_pages import REPORT
-from flows.stages import make_all
+from flows.form import CHECKED, FIELDS, name_run, with_form
+from flows.report import REPORT, show_report, show_stages
+from flows.settling import settle_folder
+from flows.stages import (
+    MODEL,
+    evaluation_stage,
+    find_finetuned,
+    find_pretrained,
+    find_records,
+    finetuning_stage,
+    make_all,
+    make_builtin,
+    make_pretrained,
+    make_records,
+)
 from flows.tasks import Performed, perform
+from keras_bert_flow.checks.run import check_run
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.lineage.newest import link_newest
-from keras_bert_flow.local_paths import name_path
-from keras_bert_flow.preflight.run import check_run
+from keras_bert_flow.files.paths import name_path
+from keras_bert_flow.results.choosing import link_newest
 
 IS_CHECKED: ContextVar[bool] = ContextVar("is_checked", default=False)  # `kbf run` has checked the configuration
 
@@ -35,6 +45,113 @@ def bert_pipeline(config: PipelineConfig) -> str:
     if not IS_CHECKED.get():
         check_run(config)
     evaluation = make_all(config, partial(perform, performed=performed))
+    show_stages(performed)
+    show_report(evaluation)
+    link_newest(evaluation, config.name)
+    return name_path(evaluation / REPORT)
+
+
+# The flow from text to masked pre-training records.
+
+
+@flow(name="preprocess", flow_run_name=name_run)
+@with_form("corpus", "output")
+def preprocess(config: PipelineConfig) -> str:
+    """Learn a vocabulary and write pre-training records.
+
+    Returns:
+        The folder of records; with a second phase, that phase's.
+    """
+    performed: list[Performed] = []
+    make = partial(perform, performed=performed)
+    check_run(config, CHECKED["preprocess"])
+    records = make_records(make_builtin(config, make), make)
+    show_stages(performed)
+    return name_path(records[-1])
+
+
+# The flow from records to a pre-trained model.
+
+
+@flow(name="pretrain", flow_run_name=name_run)
+@with_form("corpus", "size", "steps", "backend", "output")
+def pretrain(
+    config: PipelineConfig,
+    records: str | None = None,
+) -> str:
+    """Train a model on pre-training records, or resume from its last checkpoint.
+
+    Args:
+        records: Folder of records; by default the one that `preprocess` made for this configuration.
+    Returns:
+        The folder of pre-training, which holds `model/`; with a second phase or a student, the folder of the last.
+    """
+    performed: list[Performed] = []
+    make = partial(perform, performed=performed)
+    check_run(config, CHECKED["pretrain"])
+    config = make_builtin(config, make)
+    folders = [settle_folder(records)] if records else find_records(config)
+    pretrained = make_pretrained(config, folders, make)
+    show_stages(performed)
+    return name_path(pretrained[-1])
+
+
+# The flow from a pre-trained model to models fine-tuned on a task.
+
+
+@flow(name="finetune", flow_run_name=name_run)
+@with_form(*FIELDS)
+def finetune(
+    config: PipelineConfig,
+    model: str | None = None,
+) -> str:
+    """Fine-tune a pre-trained model on the configured task, once per seed.
+
+    Args:
+        model: Model directory, ours or Hugging Face's; by default the one that `pretrain` made for this configuration.
+    Returns:
+        The folder of fine-tuned models.
+    """
+    performed: list[Performed] = []
+    make = partial(perform, performed=performed)
+    if not model:
+        config.check_finetuned_length()
+    check_run(config, CHECKED["finetune"])
+    config = make_builtin(config, make)
+    folder = settle_folder(model) if model else find_pretrained(config, find_records(config))[-1] / MODEL
+    finetuned = make(finetuning_stage(config, folder))
+    show_stages(performed)
+    return name_path(finetuned)
+
+
+# The flow from fine-tuned models to the report.
+
+
+@flow(name="evaluate", flow_run_name=name_run)
+@with_form(*FIELDS)
+def evaluate(
+    config: PipelineConfig,
+    records: str | None = None,
+    pretrained: str | None = None,
+    finetuned: str | None = None,
+) -> str:
+    """Evaluate fine-tuned models and write the report.
+
+    Args:
+        records: Folder of records; by default the one that `preprocess` made for this configuration.
+        pretrained: Folder of pre-training; by default the one that `pretrain` made.
+        finetuned: Folder of fine-tuned models; by default the one that `finetune` made.
+    Returns:
+        The path of the report.
+    """
+    performed: list[Performed] = []
+    make = partial(perform, performed=performed)
+    check_run(config, CHECKED["evaluate"])
+    config = make_builtin(config, make)
+    folders = [settle_folder(records)] if records else find_records(config)
+    phases = [settle_folder(pretrained)] if pretrained else find_pretrained(config, folders)
+    finetuned_folder = settle_folder(finetuned) if finetuned else find_finetuned(config, phases[-1])
+    evaluation = make(evaluation_stage(config, finetuned_folder, phases, folders[-1]))
     show_stages(performed)
     show_report(evaluation)
     link_newest(evaluation, config.name)

@@ -11,27 +11,30 @@ from tempfile import TemporaryDirectory
 
 from flows.settling import local_runs
 from flows.stages import MODEL, StageRun, corpus_stage
+from keras_bert_flow.checks.estimates import (
+    describe_workers,
+    estimate_corpus,
+    estimate_finetuning,
+    estimate_pretraining,
+)
+from keras_bert_flow.checks.stages import check_corpus
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.leases import hold_key, holding_inputs, holding_results
-from keras_bert_flow.lineage.adoption import find_earlier
-from keras_bert_flow.local_paths import find_address
-from keras_bert_flow.planning.estimates import estimate_corpus, estimate_finetuning, estimate_pretraining
-from keras_bert_flow.planning.workers import describe_workers
-from keras_bert_flow.preflight.stages import check_corpus
-from keras_bert_flow.stages.corpus import resolve_builtin
-from keras_bert_flow.stages.distillation import distillation_key
-from keras_bert_flow.stages.evaluation import evaluation_key
-from keras_bert_flow.stages.finetuning import finetuning_key
-from keras_bert_flow.stages.names import name_stages, needs_builtin
-from keras_bert_flow.stages.pretraining import pretraining_key
-from keras_bert_flow.stages.records import records_key
-from keras_bert_flow.stages.vocabulary import vocabulary_key
-from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.stores.manifests import fetch_manifest
+from keras_bert_flow.console.terminal import JOINERS, escape_controls
+from keras_bert_flow.files.paths import find_address
+from keras_bert_flow.results.adoption import find_earlier
+from keras_bert_flow.results.locks import hold_key, holding_inputs, holding_results
+from keras_bert_flow.results.stages.corpus import resolve_builtin
+from keras_bert_flow.results.stages.distillation import distillation_key
+from keras_bert_flow.results.stages.evaluation import evaluation_key
+from keras_bert_flow.results.stages.finetuning import finetuning_key
+from keras_bert_flow.results.stages.pretraining import pretraining_key
+from keras_bert_flow.results.stages.records import records_key
+from keras_bert_flow.results.stages.stage import name_stages, needs_builtin
+from keras_bert_flow.results.stages.vocabulary import vocabulary_key
+from keras_bert_flow.stores.fetching import fetch, fetch_manifest
 from keras_bert_flow.tasks.minimal_pairs import read_minimal_pairs
-from keras_bert_flow.terminal import JOINERS, escape_controls
 from keras_bert_flow.text.corpus.builtin import write_builtin_corpus, write_builtin_task
-from keras_bert_flow.text.corpus.storage import is_remote
+from keras_bert_flow.text.corpus.inputs import is_remote
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files
 

@@ -4,6 +4,7 @@ Prefect's own temporary server outlives a run that is killed with SIGKILL; a chi
 """
 
 import base64
+import logging
 import os
 import re
 import socket
@@ -20,8 +21,8 @@ from typing import Any
 from flows.child import ended_on_leaving, start_child, stop_child
 from flows.own_server import HOST
 from flows.stages import StageError
-from keras_bert_flow.deadlines import NoAnswerError, answer_within
-from keras_bert_flow.terminal import hide_credentials
+from keras_bert_flow.console.terminal import JOINERS, escape_controls, hide_credentials
+from keras_bert_flow.stores.store import NoAnswerError, answer_within
 
 START_SECONDS = 300.0  # an idle machine takes 4 s, a busy one minutes; the first start also creates the database
 STOP_SECONDS = 10.0
@@ -260,3 +261,30 @@ def answers(address: str) -> bool:
             return response.status == 200
     except OSError:
         return False
+
+
+# Escape the log messages of runs, which quote names and addresses: Prefect prints them on terminals and keeps them.
+
+RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
+_KEPT = "\n\t" + JOINERS  # Prefect's own messages have several lines
+
+
+def escape_run_logs() -> None:
+    """Escape the messages and tracebacks of flow and task runs, without credentials, before they reach any handler.
+
+    An error that the user can fix is its line alone, unless the level of Prefect's logs is DEBUG: a traceback of 30
+    lines, which Prefect prints twice, would hide it.
+    """
+    for name in RUN_LOGGERS:
+        logging.getLogger(name).addFilter(_escape)
+
+
+def _escape(record: logging.LogRecord) -> bool:
+    record.msg, record.args = escape_controls(hide_credentials(record.getMessage()), _KEPT), ()
+    is_mistake = record.exc_info is not None and isinstance(record.exc_info[1], (ValueError, OSError))
+    if is_mistake and not logging.getLogger(record.name).isEnabledFor(logging.DEBUG):
+        record.exc_info = record.exc_text = None
+    elif record.exc_info:
+        text = hide_credentials(logging.Formatter().formatException(record.exc_info))
+        record.exc_text = escape_controls(text, _KEPT)
+    return True

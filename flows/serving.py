@@ -20,13 +20,13 @@ from urllib.parse import quote
 
 from flows.child import ended_on_leaving, start_child, stop_child
 from flows.own_server import CLIENT_PASSWORD, HOST, LOGIN, SERVER_PASSWORD
-from flows.report_pages import REPORTS_FOLDERS, REPORTS_URL, serving_reports
+from flows.report import REPORTS_FOLDERS, REPORTS_URL, serving_reports
 from flows.server import StartingServer, check_port, server_command, server_settings
 from flows.stages import StageError
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.local_paths import find_address
-from keras_bert_flow.locks import locked
-from keras_bert_flow.machine import share_cores
+from keras_bert_flow.config.machine import share_cores
+from keras_bert_flow.files.paths import find_address
+from keras_bert_flow.results.locks import locked
 
 POOL = "local"
 POLL_SECONDS = 1.0
@@ -104,9 +104,8 @@ def serve(
 
         from prefect import get_client
 
-        from flows.dead_runs import end_killed_runs
         from flows.deployments import deploy
-        from flows.waiting import Queue
+        from flows.waiting import Queue, end_killed_runs
 
         names = deploy(configs, POOL, Path.cwd(), parallel)
         client = stack.enter_context(get_client(sync_client=True))

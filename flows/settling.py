@@ -9,15 +9,13 @@ from typing import Any
 
 import yaml
 
-from keras_bert_flow.artifacts import canonical_json, write_atomically
+from keras_bert_flow.checks.run import fetch_inputs, settle_initial_model
+from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.settings import BUILTIN
-from keras_bert_flow.local_paths import find_address
-from keras_bert_flow.precision_choice import resolve_precision
-from keras_bert_flow.preflight.initial_model import settle_initial_model
-from keras_bert_flow.preflight.inputs_elsewhere import fetch_inputs
-from keras_bert_flow.shared_folders import make_folder
+from keras_bert_flow.config.precision import resolve_precision
+from keras_bert_flow.files.paths import find_address, make_folder
+from keras_bert_flow.results.artifacts import canonical_json, write_atomically
 from keras_bert_flow.stores.cache import cache_root
 
 DEFAULT_CONFIG = "configs/quickstart.yaml"

@@ -13,29 +13,25 @@ from pathlib import Path
 
 from flows.child import run_child
 from flows.settling import local_runs, write_config
-from keras_bert_flow import exit_status
-from keras_bert_flow.command_time import RUN_BEGAN, STAGE_SECONDS
+from keras_bert_flow.checks.stages import check_label_words
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.leases import close_plan, hold_key
-from keras_bert_flow.lineage.adoption import describe_earlier, find_earlier
-from keras_bert_flow.local_paths import find_address, name_path
-from keras_bert_flow.locks import locked
-from keras_bert_flow.preflight.stages import check_label_words
-from keras_bert_flow.records.manifest import check_folder, read_manifest
-from keras_bert_flow.shared_folders import make_folder
-from keras_bert_flow.stages.corpus import CORPUS, corpus_key, resolve_builtin
-from keras_bert_flow.stages.distillation import DISTILLATION, distillation_key
-from keras_bert_flow.stages.evaluation import EVALUATION, evaluation_key
-from keras_bert_flow.stages.finetuning import FINETUNING, finetuning_key
-from keras_bert_flow.stages.names import needs_builtin
-from keras_bert_flow.stages.pretraining import PRETRAINING, pretraining_key
-from keras_bert_flow.stages.records import RECORDS, records_key
-from keras_bert_flow.stages.stage import Stage
-from keras_bert_flow.stages.vocabulary import VOCABULARY, vocabulary_key
-from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.stores.manifests import fetch_manifest, is_finished
-from keras_bert_flow.text.corpus.rejected import check_rejected
-from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
+from keras_bert_flow.console import interrupts
+from keras_bert_flow.console.job_progress import RUN_BEGAN, STAGE_SECONDS
+from keras_bert_flow.files.paths import find_address, make_folder, name_path
+from keras_bert_flow.results.adoption import describe_earlier, find_earlier
+from keras_bert_flow.results.locks import close_plan, hold_key, locked
+from keras_bert_flow.results.manifest import MANIFEST, check_folder, read_manifest
+from keras_bert_flow.results.stages.corpus import CORPUS, corpus_key, resolve_builtin
+from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_key
+from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_key
+from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_key
+from keras_bert_flow.results.stages.pretraining import PRETRAINING, pretraining_key
+from keras_bert_flow.results.stages.records import RECORDS, records_key
+from keras_bert_flow.results.stages.stage import Stage, needs_builtin
+from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_key
+from keras_bert_flow.stores.fetching import fetch, fetch_manifest, is_finished
+from keras_bert_flow.text.corpus.inputs import LOCAL, Storage, is_remote
+from keras_bert_flow.text.corpus.lines import check_rejected
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 COMMAND = (sys.executable, "-m", "keras_bert_flow")
@@ -216,14 +212,14 @@ def run_stage(
     if stage.name != CORPUS.name:  # without it, no other key is known
         close_plan()
     _set_aside_damaged(stage, on_line)
-    status, last_line = exit_status.CHECKPOINTED, ""
+    status, last_line = interrupts.CHECKPOINTED, ""
     for start in range(MAX_STARTS):
         if start:
             on_line(f"{stage.name}: stopped at a checkpoint, going on from it.")
         status, last_line = _run_command(stage, on_line, follow)
-        if status != exit_status.CHECKPOINTED:
+        if status != interrupts.CHECKPOINTED:
             break
-    if status == exit_status.USER_ERROR:
+    if status == interrupts.USER_ERROR:
         raise ValueError(last_line.removeprefix(MESSAGE) or f"`{stage.name}` refused its input and did not say why.")
     if status != 0:
         last_words = f"Last line: {last_line.removeprefix(MESSAGE)}" if last_line else "It printed nothing."
@@ -298,6 +294,61 @@ def _find_fault(folder: Path) -> str:
 
 
 def _describe(status: int) -> str:
-    if status == exit_status.CHECKPOINTED:
+    if status == interrupts.CHECKPOINTED:
         return f"It was stopped at a checkpoint {MAX_STARTS} times; run again to go on."
     return f"It was killed by signal {-status}." if status < 0 else f"It ended with {status}."
+
+
+# Find the finished stages of a configuration and their published folders.
+
+
+class Unfinished(Exception):
+    """A stage is not finished and must run."""
+
+
+def find_all(config: PipelineConfig) -> list[StageRun] | None:
+    """Return the stages of a run in order, with the report's last, if all are finished; else None.
+
+    Args:
+        config: the result of `settle_config`.
+    Raises:
+        ValueError: more text of a result was rejected than the configuration allows.
+    """
+    found: list[StageRun] = []
+
+    def find(stage: StageRun) -> Path:
+        if not stage.is_finished():
+            raise Unfinished
+        found.append(stage)
+        return stage.folder
+
+    try:
+        make_all(config, find)
+    except Unfinished:
+        return None
+    return found
+
+
+def find_records(config: PipelineConfig) -> list[Path]:
+    """Return the finished records of each phase of pre-training; FileNotFoundError if any are missing."""
+    return make_records(config, lambda stage: _require(stage, "preprocess"))
+
+
+def find_pretrained(config: PipelineConfig, records: Sequence[Path]) -> list[Path]:
+    """Return the finished folder of each phase of pre-training; FileNotFoundError if any is missing."""
+    return make_pretrained(config, records, lambda stage: _require(stage, "pretrain"))
+
+
+def find_finetuned(config: PipelineConfig, pretrained: Path) -> Path:
+    return _require(finetuning_stage(config, pretrained / MODEL), "finetune")
+
+
+def _require(stage: StageRun, flow_name: str) -> Path:
+    if not find_address(stage.folder) and (stage.folder / MANIFEST).is_file():
+        check_folder(stage.folder)  # its error names the damaged file
+    if not stage.is_finished():
+        raise FileNotFoundError(
+            f"`{stage.name}` must be finished first. Received: {name_path(stage.folder)}, not there. "
+            f"Run the flow `{flow_name}` with the same configuration, or name the folder."
+        )
+    return stage.folder

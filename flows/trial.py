@@ -4,28 +4,34 @@ Nothing here depends on Prefect.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from flows.settling import settle_config
+from flows.settling import local_runs, settle_config
 from flows.stages import (
     MODEL,
     StageRun,
+    find_storage,
     finetuning_stage,
     make_builtin,
     make_pretrained,
     make_records,
     run_stage,
+    vocabulary_stage,
 )
-from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.local_paths import find_address
-from keras_bert_flow.outputs import work_folder
+from keras_bert_flow.config.pipeline import PipelineConfig, TuningConfig
+from keras_bert_flow.files.documents import read_json_object
+from keras_bert_flow.files.inputs import InputStates, hold
+from keras_bert_flow.files.outputs import work_folder
+from keras_bert_flow.files.paths import find_address
+from keras_bert_flow.results.artifacts import content_key
+from keras_bert_flow.results.stages.digests import corpus_digests, drop_paths, folder_digest, hold_corpus, task_digests
+from keras_bert_flow.results.stages.registry import IN_ORDER
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.text.objectives.registry import find_objective
-from keras_bert_flow.training.state.logs import read_log
+from keras_bert_flow.text.objectives.objective import find_objective
+from keras_bert_flow.training.loop.logs import read_log
 
 POLL_SECONDS = 0.5
 Report = Callable[[int, float], None]
@@ -131,3 +137,40 @@ def _list_scores(config: PipelineConfig, folder: Path, field: str) -> Iterator[t
         if not scores:
             return
         before.append(max(scores) if config.finetuning.publish == "best" else scores[-1])
+
+
+# Name the folder of a search by what its trials have in common, so that the same command resumes it.
+
+FOLDER = "tuning"
+REVISION = 1
+NOT_IN_KEY = {"name", "runs", "beam", "distribution", "loggers", "tuning", "evaluation"}
+
+
+def find_search_folder(
+    config_path: str,
+    overrides: Sequence[str],
+    tuning: TuningConfig,
+    objective: str,
+    on_line: Callable[[str], None],
+) -> tuple[Path, InputStates]:
+    """Return the local folder of a search, keyed by what its trials have in common, and the states of these inputs.
+
+    That is the text, the tables, the vocabulary or model that they start from, and the settings except the number of
+    trials.
+    """
+    config = settle_trial(config_path, [*overrides], on_line)
+    corpus, held = hold_corpus(config.corpus, find_storage(config))
+    config = config.model_copy(update={"corpus": corpus})
+    tables = [config.task.train, config.task.dev] if objective == "dev_score" else []
+    held |= hold(*tables, *filter(None, (config.vocabulary.file, config.initial_model)))
+    settings = drop_paths(config.model_dump(mode="json", exclude=NOT_IN_KEY))
+    settings["revisions"] = {stage.name: stage.revision for stage in IN_ORDER}  # of what gives a trial its score
+    settings["tuning"] = tuning.model_dump(mode="json", exclude={"trials", "objective"}) | {"objective": objective}
+    inputs = {"text": vocabulary_stage(config).key}
+    if config.vocabulary.file:  # then that is all that the key of the vocabulary names
+        inputs |= corpus_digests(corpus, find_storage(config))
+    if config.initial_model:
+        inputs["initial_model"] = folder_digest(fetch(config.initial_model))
+    if objective == "dev_score":
+        inputs |= task_digests(config)
+    return local_runs(config) / FOLDER / content_key(FOLDER, settings, inputs, REVISION), held

@@ -1,10 +1,12 @@
 """Tell runs that wait for a place in a work pool which runs they wait for, in the log on the page of each."""
 
 import logging
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from uuid import UUID
 
 import httpx
@@ -18,12 +20,100 @@ from prefect.client.schemas.filters import (
     WorkPoolFilter,
     WorkPoolFilterName,
 )
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
+from prefect.events.actions import ChangeFlowRunState
+from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
+from prefect.events.schemas.events import ResourceSpecification
+from prefect.states import Cancelled, Crashed, Scheduled
 
-from flows.dead_runs import read_under_way
-from flows.logs import RUN_LOGGERS
-from keras_bert_flow.terminal import escape_controls
+from flows.server import RUN_LOGGERS
+from keras_bert_flow.console.terminal import escape_controls
+
+# Mark runs whose processes were killed as crashed, with the cause and what to do, rather than running.
+
+DEAD_RUNS = "keras-bert-flow: end dead runs"
+# Three of Prefect's heartbeat intervals of 180 s. Half of that ended runs that were alive (prefect#16459, #18653).
+DEAD_AFTER = timedelta(seconds=540)
+REMEDY = (
+    "its process was killed, or its machine stopped. Run it again with the same parameters: finished stages are kept, "
+    "and training goes on from its checkpoint."
+)
+SILENT, KILLED = "No sign of life for {seconds:.0f} s: " + REMEDY, "No longer there: " + REMEDY
+LIVING, ENDED = "prefect.flow-run.heartbeat", ("Completed", "Failed", "Cancelled", "Crashed")
+GONE_SECONDS, POLL_SECONDS = 5.0, 0.1
+UNDER_WAY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
+
+
+def end_silent_runs(client: SyncPrefectClient, after: timedelta = DEAD_AFTER) -> None:
+    """Make the server mark runs without heartbeats as crashed, on whichever machine they ran."""
+    if client.read_automations_by_name(DEAD_RUNS):
+        return
+    trigger = EventTrigger(
+        match=ResourceSpecification({"prefect.resource.id": "prefect.flow-run.*"}),
+        for_each={"prefect.resource.id"},
+        after={LIVING},
+        expect={LIVING, *(f"prefect.flow-run.{state}" for state in ENDED)},
+        posture=Posture.Proactive,
+        threshold=1,
+        within=after,
+    )
+    message = SILENT.format(seconds=after.total_seconds())
+    action = ChangeFlowRunState(state=StateType.CRASHED, message=message)
+    client.create_automation(AutomationCore(name=DEAD_RUNS, trigger=trigger, actions=[action]))
+
+
+def end_killed_runs(client: SyncPrefectClient, pool: str, on_line: Callable[[str], None]) -> None:
+    """End the runs of a work pool that a killed worker of this machine left behind, so that new runs need not wait.
+
+    Call this while no worker runs, for a server that only this machine reaches, so that all runs' processes are on this
+    machine. A run whose process id exists is left to `end_silent_runs`, since the id may belong to another process. So
+    are all runs if the server does not answer.
+    """
+    with suppress(httpx.HTTPError):
+        for run in read_under_way(client, pool):
+            if (state := _find_end(run)) is not None:
+                client.set_flow_run_state(run.id, state, force=True)
+                on_line(f"The run {run.name} was left behind by a worker that was killed; it is {state.name} now.")
+
+
+def read_under_way(client: SyncPrefectClient, pool: str) -> list[FlowRun]:
+    """Return the runs of a work pool that have one of its places."""
+    chosen = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[*UNDER_WAY])))
+    of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+    return client.read_flow_runs(flow_run_filter=chosen, work_pool_filter=of_pool)
+
+
+def _find_end(run: FlowRun) -> State | None:
+    """Return the final state of a run that no worker follows, or None if its process may still exist."""
+    number = (run.infrastructure_pid or "").rpartition(":")[2]
+    if not number:
+        return Scheduled() if run.state_type == StateType.PENDING else None  # picked up by the worker, but not started
+    if _outlives(int(number), GONE_SECONDS):
+        return None
+    return Cancelled() if run.state_type == StateType.CANCELLING else Crashed(message=KILLED)
+
+
+def _outlives(number: int, seconds: float) -> bool:
+    """Return whether a process still exists after `seconds`: a killed process first frees its memory."""
+    deadline = time.monotonic() + seconds
+    while _lives(number):
+        if time.monotonic() > deadline:
+            return True
+        time.sleep(POLL_SECONDS)
+    return False
+
+
+def _lives(number: int) -> bool:
+    try:
+        os.kill(number, 0)
+        # "Z" is a zombie: a dead process that nobody waits for, as in a container without an init (man 5 proc).
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except ProcessLookupError:
+        return False
+    except OSError:  # another user's process, or no /proc on this system
+        return True
+
 
 LOOK_EVERY_SECONDS = 5.0
 MOST_NAMED = 3  # of the runs that are queued before

@@ -10,9 +10,9 @@ leave_working_directory()  # before anything else is imported
 import atexit  # noqa: E402
 import sys  # noqa: E402
 
-from keras_bert_flow import exit_status  # noqa: E402
-from keras_bert_flow.interrupts import handle_signals, ignore_signals  # noqa: E402
-from keras_bert_flow.terminal import is_output_lost, open_streams, show_exception  # noqa: E402
+from keras_bert_flow.console import interrupts  # noqa: E402
+from keras_bert_flow.console.interrupts import handle_signals, ignore_signals  # noqa: E402
+from keras_bert_flow.console.terminal import is_output_lost, open_streams, show_exception  # noqa: E402
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     atexit.register(ignore_signals)  # registered first, so it runs last
     open_streams()
     if sys.argv[1:] == ["--version"]:  # before the commands are imported, which takes seconds
-        from keras_bert_flow.versions import describe_versions
+        from keras_bert_flow.installed import describe_versions
 
         sys.stdout.write(f"{describe_versions()}\n")
         sys.exit(_tell_lost(None))
@@ -40,7 +40,7 @@ def _tell_lost(status: str | int | None) -> str | int | None:
     if status or not is_output_lost():
         return status
     sys.stderr.write("kbf: Standard output must be open. Received: none, so what was printed is lost. Add >/dev/null\n")
-    return exit_status.USER_ERROR
+    return interrupts.USER_ERROR
 
 
 if __name__ == "__main__":

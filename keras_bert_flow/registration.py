@@ -13,58 +13,32 @@ PACKAGE = "keras_bert_flow"
 # module → classes that it registers with Keras
 REGISTERED = {
     "distribution.tensorflow_cluster": ("ReplicatedLoss",),
-    "layers.attention": ("MultiHeadSelfAttention",),
-    "layers.dense": ("Dense",),
-    "layers.dropout": ("Dropout",),
+    "layers.attention": ("MultiHeadSelfAttention", "PackTokens", "UnpackTokens", "QueryKeyValue"),
+    "layers.dense": ("Dense", "Dropout", "OutputDense", "TokenEmbedding"),
     "layers.embeddings": ("BertEmbeddings",),
-    "layers.encoder": ("EncoderBlock",),
-    "layers.groups": (
-        "MergeTexts",
-        "ChoiceScores",
-        "SplitTexts",
-    ),
+    "layers.encoder": ("EncoderBlock", "MergeTexts", "ChoiceScores", "SplitTexts"),
     "layers.heads": (
         "Pooler",
         "MaskedTokenTransform",
         "OutputBias",
         "SpanScores",
-    ),
-    "layers.lora": (
-        "OutputDense",
-        "TokenEmbedding",
-    ),
-    "layers.packing": (
-        "PackTokens",
-        "UnpackTokens",
-    ),
-    "layers.pooling": ("TokenPooling",),
-    "layers.query_key_value": ("QueryKeyValue",),
-    "layers.replacement": (
+        "TokenPooling",
         "ReplaceTokens",
         "Verdicts",
     ),
-    "models.backbone": (
-        "Backbone",
-        "BertBackbone",
-    ),
+    "models.backbone": ("Backbone", "BertBackbone"),
     "models.pretraining.bag_of_words": ("BagOfWordsPretrainer",),
-    "models.pretraining.distiller": (
-        "SoftTargetLosses",
-        "HiddenStateLosses",
-        "Distiller",
-    ),
-    "models.heads.text_classifier": ("TextClassifier",),
+    "models.pretraining.distiller": ("SoftTargetLosses", "HiddenStateLosses", "Distiller"),
+    "models.heads.classifiers": ("TextClassifier", "MultiLabelClassifier", "TextRegressor", "TokenClassifier"),
     "models.defaults": (
         "TokenLoss",
         "TokenAccuracy",
-    ),
-    "models.heads.text_embedder": ("TextEmbedder",),
-    "models.decay_exclusions": ("OptimizerWithExclusions",),
-    "models.fused_adamw": (
+        "OptimizerWithExclusions",
         "DenseAdamW",
         "FusedAdamW",
         "ExcludingAdamW",
     ),
+    "models.heads.embedders": ("TextEmbedder", "PairEmbedder"),
     "models.losses": (
         "SquaredError",
         "TagLoss",
@@ -73,34 +47,17 @@ REGISTERED = {
         "LabelAccuracy",
         "BinaryTokenLoss",
         "BinaryTokenAccuracy",
-    ),
-    "models.pretraining.masked_lm": ("MaskedLM",),
-    "models.pretraining.replaced_tokens": (
-        "ReplacedTokenDetector",
-        "ReplacedTokenPretrainer",
-    ),
-    "models.heads.multi_label_classifier": ("MultiLabelClassifier",),
-    "models.heads.multiple_choice": ("MultipleChoice",),
-    "models.heads.pair_embedder": ("PairEmbedder",),
-    "models.pair_losses": (
         "CosineLoss",
         "CosineError",
         "ContrastiveLoss",
         "ContrastiveAccuracy",
     ),
-    "models.pretraining.pretrainer": ("BertPretrainer",),
-    "models.heads.question_answerer": ("QuestionAnswerer",),
-    "models.heads.text_regressor": ("TextRegressor",),
-    "models.heads.token_classifier": ("TokenClassifier",),
-    "training.optimizers.bert_adam": ("BertAdam",),
+    "models.pretraining.masked_lm": ("MaskedLM", "BertPretrainer"),
+    "models.pretraining.replaced_tokens": ("ReplacedTokenDetector", "ReplacedTokenPretrainer"),
+    "models.heads.choosers": ("MultipleChoice", "QuestionAnswerer"),
+    "training.optimizers.bert_adam": ("BertAdam", "Lamb", "Muon"),
     "training.optimizers.guard": ("GuardedOptimizer",),
-    "training.optimizers.lamb": ("Lamb",),
-    "training.optimizers.muon": ("Muon",),
-    "training.optimizers.schedules": (
-        "WarmupDecay",
-        "PacedSteps",
-        "AccumulatedSteps",
-    ),
+    "training.optimizers.schedules": ("WarmupDecay", "PacedSteps", "AccumulatedSteps"),
 }
 
 
@@ -154,7 +111,7 @@ class _KerasFinder:
     def _then_register(self, exec_module):
         def exec_and_register(module):
             # Imported here, as it imports others; see the class.
-            importlib.import_module(f"{PACKAGE}.extras").take_installed_backend()
+            importlib.import_module(f"{PACKAGE}.installed").take_installed_backend()
             exec_module(module)
             if self in sys.meta_path:
                 sys.meta_path.remove(self)

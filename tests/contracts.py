@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
+from keras_bert_flow.checks.records import examine_records
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.doctor.records import examine_records
 from keras_bert_flow.models.pretraining.registry import find_pretrainer
 from keras_bert_flow.text.masking import SPAN, TOKEN, WORD
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.instances import CLS, FIRST_WORD, SEP, build, describe, original_of

@@ -6,9 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from keras_bert_flow.conversion.codecs.safetensors_file import write_tensors
-from keras_bert_flow.conversion.directory_files import describe_vocabulary
-from keras_bert_flow.conversion.hf_config import read_shape
-from keras_bert_flow.conversion.tables.registry import find_table
+from keras_bert_flow.conversion.directory_files import describe_vocabulary, read_shape
+from keras_bert_flow.conversion.tables.table import find_table
 from keras_bert_flow.text.tokenizers.files import read_word_piece
 
 OTHERS = ("pytorch_model.bin", "tf_model.h5", "onnx/model.onnx", "flax_model.msgpack")

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from keras_bert_flow.cli import app
-from keras_bert_flow.outputs import check_apart, work_folder
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.files.outputs import check_apart, work_folder
+from keras_bert_flow.results.publishing import Contents, publish
 from tests.patience import PATIENCE_SECONDS
 
 TABLE = "text\tlabel\nfine\tyes\n"

@@ -17,99 +17,53 @@ BACKENDS = ("keras", "tensorflow", "jax", "torch")
 # room → rooms of ours, and packages of others, that it may import; it may always import itself and the standard library
 EVERYTHING = None
 ALLOWED = {
+    "console": "rich",
+    "files": "console yaml",
+    "config": "console files tasks pydantic",
+    "results": "config console files text pydantic",
     # The last two, which come with Beam, only where a file needs them.
-    "text": "by_name json_documents local_paths outputs terminal numpy tokenizers pyarrow zstandard",
-    "records": "arrivals artifacts input_states json_documents leases local_paths machine outputs numpy google_crc32c",
+    "text": "by_name console files numpy tokenizers pyarrow zstandard",
+    "records": "files results numpy google_crc32c",
     # What lies elsewhere is fetched; `fsspec` is loaded when something does, the next two when it is on HDFS.
-    "stores": (
-        "arrivals deadlines artifacts extras local_paths locks outputs records shared_folders terminal fsspec "
-        "requests urllib3 huggingface_hub"
-    ),
-    "data": "arrivals text records stores tasks json_documents terminal grain numpy",
-    "backends": "machine keras numpy grain jax tensorflow torch",
+    "stores": "console files installed records results fsspec requests urllib3 huggingface_hub",
+    "tasks": "by_name files text numpy pydantic scipy sklearn threadpoolctl pyarrow",
+    "data": "files records results stores tasks text grain numpy",
+    "backends": "config keras numpy grain jax tensorflow torch",
     "layers": "backends by_name keras",
     "models": "backends by_name layers keras numpy",
     # The backends where the file of one is loaded.
-    "distribution": "config data backends layers models keras numpy jax tensorflow torch",
-    "training": (
-        "config exit_status artifacts input_states interrupts json_documents outputs stages local_paths "
-        "own_packages precision_choice command_time job_progress data backends models distribution conversion layers "
-        "markdown stores tasks text records keras numpy scipy safetensors"
-    ),
-    "tasks": (
-        "by_name text pydantic json_documents local_paths outputs numpy sklearn scipy threadpoolctl "
-        "pyarrow"  # comes with Beam; only where a file needs it
-    ),
-    "evaluation": (
-        "columns lineage tasks data prediction models conversion artifacts input_states config json_documents stages "
-        "local_paths job_progress precision_choice records training "
-        "markdown progress terminal numpy scipy yaml matplotlib"
-    ),
+    "distribution": "backends config data layers models keras numpy jax tensorflow torch",
     "conversion": (
-        "backends by_name layers models records stores artifacts input_states json_documents local_paths terminal "
-        "safetensors numpy text machine markdown ml_dtypes extras h5py keras keras_hub tokenizers"
+        "backends by_name config console files installed layers models records results stores text "
+        "h5py keras keras_hub ml_dtypes numpy safetensors tokenizers"
     ),
-    "prediction": (
-        "by_name records artifacts input_states json_documents local_paths outputs stores tasks data terminal text "
-        "conversion models numpy scipy"
+    "training": (
+        "backends config console conversion data distribution files layers models own_packages records results stores "
+        "tasks text keras numpy safetensors scipy"
     ),
+    "prediction": "by_name console conversion data files models results stores tasks text numpy scipy",
+    "evaluation": ("config console conversion data files prediction results tasks training matplotlib numpy yaml"),
     # The runtimes of its formats, each where its file is loaded.
     "export": (
-        "by_name artifacts conversion data extras input_states local_paths models outputs prediction stores tasks text "
-        "keras numpy job_progress ai_edge_litert jax onnx onnxruntime tensorflow tensorflow_text tf2onnx torch"
+        "by_name console conversion data files installed models prediction results stores tasks text "
+        "ai_edge_litert jax keras numpy onnx onnxruntime tensorflow tensorflow_text tf2onnx torch"
     ),
-    "serving": ("outputs prediction stores fastapi numpy prometheus_client pydantic starlette uvicorn"),
-    "doctor": "text records config artifacts input_states stages json_documents terminal numpy scipy",
-    "config": "tasks local_paths terminal yaml_documents pydantic",
-    "arrivals": "",
-    "artifacts": "interrupts local_paths locks outputs shared_folders",
-    "locks": "interrupts shared_folders terminal",
-    "leases": "locks outputs shared_folders terminal",
-    "shared_folders": "",
-    "machine": "",
-    "tuning": "config yaml_documents optuna",
-    "stages": "arrivals config artifacts input_states outputs records text",
-    "by_name": "",
-    "builtin": "artifacts stages records text",
+    "serving": "prediction fastapi numpy prometheus_client pydantic starlette uvicorn",
     # Each of the two where the file of its logger is loaded.
-    "tracking": "artifacts exit_status local_paths locks terminal mlflow wandb",
-    "progress": "job_progress terminal rich",
-    "command_time": "",
-    "job_progress": "interrupts terminal",
-    "columns": "terminal rich",
-    "markdown": "terminal",
-    "exit_status": "",
-    "interrupts": "exit_status",
-    "beam_jobs": (
-        "text deadlines records config artifacts exit_status input_states interrupts outputs stages stores "
-        "local_paths locks terminal apache_beam numpy job_progress zstandard"
+    "tracking": "console results mlflow wandb",
+    "tuning": "config files optuna",
+    "checks": (
+        "config console conversion data distribution files installed models prediction records results stores tasks "
+        "text training numpy scipy yaml"
     ),
+    "beam_jobs": "config console files records results stores text apache_beam numpy zstandard",
     "flows": EVERYTHING,
     "cli": EVERYTHING,
-    "local_paths": "",
-    "deadlines": "",
-    "outputs": "local_paths",
-    "input_states": "arrivals outputs",
-    "json_documents": "terminal",
-    "yaml_documents": "yaml",
-    "terminal": "local_paths",
-    "extras": "versions",
-    "preflight": (
-        "config conversion data distribution doctor extras input_states local_paths models os_errors outputs "
-        "prediction records stores tasks text training"
-    ),
-    "precision_choice": "config machine",
-    "planning": "config models preflight text numpy",
-    "os_errors": "terminal",
+    "by_name": "",
+    "installed": "",
     "own_packages": "",
-    "versions": "",
-    "drafting": "artifacts config doctor models planning tasks terminal text yaml",
-    "lineage": (
-        "artifacts columns config interrupts json_documents leases local_paths locks outputs pydantic records "
-        "shared_folders stages terminal"
-    ),
-    "__main__": "cli exit_status interrupts own_packages terminal versions",
-    "registration": "extras",
+    "registration": "installed",
+    "__main__": "cli console installed own_packages",
     "__init__": "registration",  # public names are loaded by `importlib` when they are first used
 }
 NOBODY_IMPORTS = {"flows": ("flows", "cli"), "cli": ("cli", "__main__"), "beam_jobs": ("beam_jobs", "flows", "cli")}
@@ -196,8 +150,8 @@ def light_modules() -> list[str]:
     folders = (
         "keras_bert_flow/text",
         "keras_bert_flow/records",
-        "keras_bert_flow/doctor",
-        "keras_bert_flow/stages",
+        "keras_bert_flow/files",
+        "keras_bert_flow/results",
         "beam_jobs",
     )
     files = [

@@ -8,8 +8,9 @@ import time
 
 import pytest
 
-from keras_bert_flow import artifacts
-from keras_bert_flow.artifacts import (
+from keras_bert_flow.files.outputs import explain_os_error
+from keras_bert_flow.results import artifacts
+from keras_bert_flow.results.artifacts import (
     canonical_json,
     content_key,
     file_digest,
@@ -17,7 +18,6 @@ from keras_bert_flow.artifacts import (
     publishing,
     write_atomically,
 )
-from keras_bert_flow.os_errors import explain_os_error
 from tests.patience import PATIENCE_SECONDS
 
 
@@ -181,7 +181,7 @@ def test_writers_in_processes_come_one_after_the_other(tmp_path):
 
 KILLED = """
 import sys, time
-from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.results.artifacts import publishing
 with publishing(sys.argv[1]) as work:
     (work / "half").write_text("1")
     print("ready", flush=True)

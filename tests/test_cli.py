@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.results.manifest import read_manifest
 from tests.commands import assert_refused, kbf
 from tests.oracles.tiny_records import write_tiny_records
 from tests.patience import PATIENCE_SECONDS

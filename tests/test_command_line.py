@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from keras_bert_flow.cli import COMMANDS, app, load_commands, next_steps
-from keras_bert_flow.cli.next_steps import beside, carry, carry_to_training
+from keras_bert_flow.cli import COMMANDS, app, load_commands, options
+from keras_bert_flow.cli.options import beside, carry, carry_to_training
 from tests.commands import assert_refused, kbf
 from tests.patience import PATIENCE_SECONDS
 from tests.test_cli import TEXT
@@ -120,10 +120,10 @@ def test_next_command_reads_the_same_settings(monkeypatch):
 def test_next_step_is_not_told_where_it_is_not_wanted(monkeypatch, capsys, name):
     monkeypatch.setenv("KBF_PROGRESS", "on")
     monkeypatch.delenv("KBF_NEXT_STEPS", raising=False)
-    next_steps.say_next("predict", "a film")
+    options.say_next("predict", "a film")
     assert capsys.readouterr().err.endswith("predict 'a film'\n")
     monkeypatch.setenv(name, "off")
-    next_steps.say_next("predict", "a film")
+    options.say_next("predict", "a film")
     assert capsys.readouterr() == ("", "")
 
 

@@ -4,15 +4,12 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.finetuning import GridConfig
+from keras_bert_flow.config.finetuning import TASKS, GridConfig
+from keras_bert_flow.config.limits import Settings
 from keras_bert_flow.config.loading import load_config, make_config
-from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
+from keras_bert_flow.config.pipeline import Dimension, PipelineConfig, with_grid
 from keras_bert_flow.config.pretraining import PretrainingConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.config.settings import Settings
-from keras_bert_flow.config.tasks import TASKS
-from keras_bert_flow.config.tuning import Dimension
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 
 CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
 

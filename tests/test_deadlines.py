@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from keras_bert_flow import deadlines
-from keras_bert_flow.deadlines import NoAnswerError, answer_within
+from keras_bert_flow.stores import store as store_module
+from keras_bert_flow.stores.store import NoAnswerError, answer_within
 from tests.silent_server import silent_server
 
 pytestmark = pytest.mark.any_backend
@@ -16,7 +16,7 @@ SECONDS = 0.5  # in place of 20
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch):
     """Wait for less long than a user does."""
-    monkeypatch.setattr(deadlines, "ANSWER_SECONDS", SECONDS)
+    monkeypatch.setattr(store_module, "ANSWER_SECONDS", SECONDS)
 
 
 def give_up(ask, *words: str) -> None:

@@ -17,7 +17,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.evaluation.evaluate import PACKAGES
 from keras_bert_flow.evaluation.summary import align, unreachable_markdown
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.results.manifest import write_manifest
 from tests.evaluation.test_page import OURS, Elements
 from tests.hostile_names import HOSTILE, hidden_in
 from tests.oracles.small_bert import TINY

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.stages.registry import STAGES
+from keras_bert_flow.results.manifest import write_manifest
+from keras_bert_flow.results.stages.registry import STAGES
 from tests.golden.import_closure import PACKAGES, ROOT, code_digests, describe_tree
 from tests.oracles.tiny_model import TINY_SHAPE, write_tiny_model
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
@@ -192,7 +192,7 @@ def test_closures_hold_what_a_result_depends_on_and_no_more():
         assert not {"models", "layers", "training", "tasks", "data", "conversion"} & rooms[stage]
     assert not {"cli", "doctor", "progress"} & set().union(*rooms.values())
     assert "keras_bert_flow.text.masking" not in closures()["vocabulary"]
-    assert "keras_bert_flow.tasks.classification.regression" in closures()["finetuning"]
+    assert "keras_bert_flow.tasks.classification.classification" in closures()["finetuning"]
 
 
 def test_files_that_import_by_name_are_known():

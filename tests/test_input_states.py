@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from keras_bert_flow.input_states import hold, hold_remote
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.files.inputs import hold, hold_remote
+from keras_bert_flow.results.publishing import Contents, publish
 from tests.patience import PATIENCE_SECONDS
 
 

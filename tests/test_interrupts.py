@@ -13,7 +13,7 @@ import psutil
 import pytest
 import yaml
 
-from keras_bert_flow.exit_status import CHECKPOINTED, HUNG_UP, INTERRUPTED, TERMINATED
+from keras_bert_flow.console.interrupts import CHECKPOINTED, HUNG_UP, INTERRUPTED, TERMINATED
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.terminals import read_terminal
@@ -248,8 +248,8 @@ def test_interrupt_of_a_run_stops_its_server(tmp_path):
 def run_code(folder: Path, code: str, **variables: str):
     prelude = (
         "import os, signal, subprocess, sys, time\nfrom pathlib import Path\n"
-        "from keras_bert_flow.artifacts import publishing, removed_on_leaving, write_atomically\n"
-        "from keras_bert_flow.interrupts import handle_signals, on_leaving\n"
+        "from keras_bert_flow.results.artifacts import publishing, removed_on_leaving, write_atomically\n"
+        "from keras_bert_flow.console.interrupts import handle_signals, on_leaving\n"
         "handle_signals()\ndef interrupt(*_): os.kill(os.getpid(), signal.SIGINT)\n"
         f"out = Path({str(folder / 'out')!r})\n"
     )
@@ -318,7 +318,7 @@ def test_interrupt_that_was_ignored_from_the_start_stays_ignored(tmp_path):
 
 def test_hangup_that_nohup_ignores_stays_ignored(tmp_path):
     code = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nhandle_signals()\n"
-    code += "from keras_bert_flow.training.loop.signals import stop_requests\n"
+    code += "from keras_bert_flow.training.loop.train import stop_requests\n"
     code += "with stop_requests() as requested:\n    os.kill(os.getpid(), signal.SIGHUP)\n    print(requested.is_set())"
     done = run_code(tmp_path, code, KERAS_BACKEND="torch")
     assert done[:2] == (0, ["False"])
@@ -327,8 +327,8 @@ def test_hangup_that_nohup_ignores_stays_ignored(tmp_path):
 def test_interrupt_shows_the_cursor_again(tmp_path):
     leader, follower = pty.openpty()
     code = (
-        "import os, signal\nfrom keras_bert_flow.interrupts import handle_signals\nhandle_signals()\n"
-        "from keras_bert_flow.progress import training_progress\n"
+        "import os, signal\nfrom keras_bert_flow.console.interrupts import handle_signals\nhandle_signals()\n"
+        "from keras_bert_flow.console.progress import training_progress\n"
         "with training_progress(10) as report:\n    report({'step': 1, 'loss': 1.0})\n"
         "    os.kill(os.getpid(), signal.SIGINT)\n"
     )

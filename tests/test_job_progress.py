@@ -1,8 +1,17 @@
 import multiprocessing
 import os
 
-from keras_bert_flow import job_progress
-from keras_bert_flow.job_progress import DOCUMENTS, MB, VARIABLE, JobPart, expect, following_job, note, plan_parts
+from keras_bert_flow.console import job_progress
+from keras_bert_flow.console.job_progress import (
+    DOCUMENTS,
+    MB,
+    VARIABLE,
+    JobPart,
+    expect,
+    following_job,
+    note,
+    plan_parts,
+)
 
 NOTES = 2_000
 READING, MASKING, CHOOSING = JobPart("reading", MB), JobPart("masking", DOCUMENTS), JobPart("choosing pieces")

@@ -3,10 +3,10 @@ import random
 
 import pytest
 
-from keras_bert_flow.artifacts import file_digest
-from keras_bert_flow.json_documents import MAX_BYTES, MAX_VALUES, read_json, read_json_object
-from keras_bert_flow.records.manifest import MANIFEST, check_folder, read_manifest, write_manifest
-from keras_bert_flow.terminal import abridge, escape_controls
+from keras_bert_flow.console.terminal import abridge, escape_controls
+from keras_bert_flow.files.documents import MAX_BYTES, MAX_VALUES, read_json, read_json_object
+from keras_bert_flow.results.artifacts import file_digest
+from keras_bert_flow.results.manifest import MANIFEST, check_folder, read_manifest, write_manifest
 
 VALUES = (None, True, -1, 1e400, float("nan"), 10**30, "", "x", "../x", [], [[]], {}, {"a": []})
 

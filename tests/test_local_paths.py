@@ -6,14 +6,14 @@ from typing import get_args, get_type_hints
 import pytest
 import typer
 
-from keras_bert_flow.artifacts import publishing
 from keras_bert_flow.cli import app
 from keras_bert_flow.cli.inputs import ANYWHERE
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.local_paths import check_local, find_address
-from keras_bert_flow.terminal import hide_credentials
-from keras_bert_flow.text.corpus.storage import is_remote
+from keras_bert_flow.console.terminal import hide_credentials
+from keras_bert_flow.files.paths import check_local, find_address
+from keras_bert_flow.results.artifacts import publishing
+from keras_bert_flow.text.corpus.inputs import is_remote
 
 REFUSED = "must be on a local disk"
 ELSEWHERE = [
@@ -172,7 +172,7 @@ def build_records(output):
 
 
 def publish_builtin(output):
-    from keras_bert_flow.builtin import publish_builtin
+    from keras_bert_flow.results.stages.corpus import publish_builtin
 
     publish_builtin(output)
 
@@ -208,13 +208,13 @@ def write_lines(output):
 
 
 def write_arrays(output):
-    from keras_bert_flow.prediction.arrays import write_arrays
+    from keras_bert_flow.prediction.lines import write_arrays
 
     write_arrays(iter([]), output)
 
 
 def write_official(output):
-    from keras_bert_flow.tasks.formats.official import write_official
+    from keras_bert_flow.tasks.formats.glue import write_official
     from keras_bert_flow.tasks.registry import make_task
 
     write_official(output, make_task("classification"), [], [])

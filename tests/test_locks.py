@@ -7,13 +7,13 @@ import threading
 
 import pytest
 
-from keras_bert_flow.artifacts import publishing
-from keras_bert_flow.locks import RUN_NAME, find_holder, locked
+from keras_bert_flow.results.artifacts import publishing
+from keras_bert_flow.results.locks import RUN_NAME, find_holder, locked
 from tests.patience import PATIENCE_SECONDS
 
 PUBLISH = """
 import sys
-from keras_bert_flow.artifacts import publishing
+from keras_bert_flow.results.artifacts import publishing
 with publishing(sys.argv[1]):
     print("has it", flush=True)
     sys.stdin.readline()

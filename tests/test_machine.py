@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from keras_bert_flow.machine import THREADS, share_cores
+from keras_bert_flow.config.machine import THREADS, share_cores
 
 
 @pytest.mark.parametrize(("runs", "threads"), [(2, "4"), (3, "2"), (8, "1"), (20, "1")])

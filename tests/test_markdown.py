@@ -5,8 +5,7 @@ import random
 import pytest
 from markdown_it import MarkdownIt
 
-from keras_bert_flow.markdown import as_markdown, code_span, escape_markdown
-from keras_bert_flow.terminal import JOINERS, escape_controls
+from keras_bert_flow.console.terminal import JOINERS, as_markdown, code_span, escape_controls, escape_markdown
 from tests.hostile_names import HOSTILE, hidden_in
 
 PARSER = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])

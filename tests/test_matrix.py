@@ -1,7 +1,7 @@
 import pytest
 
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.matrix import MOST_CELLS, MatrixConfig, list_cells
+from keras_bert_flow.config.pipeline import MOST_CELLS, MatrixConfig, list_cells
 
 FILE = """
 backend: jax

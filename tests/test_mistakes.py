@@ -1,6 +1,6 @@
 import pytest
 
-from keras_bert_flow.cli.mistakes import explain
+from keras_bert_flow.cli.application import explain
 
 
 @pytest.mark.parametrize("error", [MemoryError(), MemoryError("Unable to allocate\n 47 GiB")])

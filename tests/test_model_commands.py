@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.cli.builtin_files import fill_builtin_task
+from keras_bert_flow.cli.inputs import fill_builtin_task
 from keras_bert_flow.cli.options import choose_backend
 from keras_bert_flow.config.pipeline import PipelineConfig
 from tests.commands import assert_refused, kbf
@@ -76,7 +76,8 @@ def test_backend_that_is_not_installed_names_one_that_is(monkeypatch):
 
 def test_commands_of_models_take_the_task_of_the_quickstart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("keras_bert_flow.builtin.publish_builtin", lambda folder: folder)  # which takes 10 seconds
+    # Which takes 10 seconds.
+    monkeypatch.setattr("keras_bert_flow.results.stages.corpus.publish_builtin", lambda folder: folder)
     settings = fill_builtin_task(PipelineConfig())
     assert Path(settings.task.train).relative_to(tmp_path / "runs" / "corpus").name == "train.tsv"
     assert Path(settings.task.dev).name == "dev.tsv"

@@ -12,21 +12,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.checks.diagnose import diagnose
+from keras_bert_flow.checks.findings import as_text
 from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.conversion.directory_check import check_directory
 from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.data.shown_records import show_examples
-from keras_bert_flow.doctor.diagnose import diagnose
-from keras_bert_flow.doctor.findings import as_text
-from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
-from keras_bert_flow.prediction.derived_task import find_task
-from keras_bert_flow.prediction.line_vectors import open_index
-from keras_bert_flow.records.manifest import MANIFEST, write_manifest
+from keras_bert_flow.data.pretraining_records import PretrainingRecords, show_examples
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.evaluation.tables import grid_text, read_grid
+from keras_bert_flow.prediction.load import find_task
+from keras_bert_flow.prediction.search import open_index
+from keras_bert_flow.results.manifest import MANIFEST, write_manifest
 from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault, read_documents
-from keras_bert_flow.training.state.logs import read_log
+from keras_bert_flow.training.loop.logs import read_log
 from tests.oracles.mutations import ERRORS, add_case, assert_read_or_refused, every_count
 from tests.oracles.tiny_model import write_tiny_model
 from tests.oracles.tiny_records import write_tiny_records

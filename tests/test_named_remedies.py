@@ -17,8 +17,8 @@ from pydantic import BaseModel
 
 import keras_bert_flow
 from keras_bert_flow.cli import app
+from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.tasks import TASKS
 from tests.test_architecture import ROOT, SOURCES
 
 pytestmark = pytest.mark.any_backend

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_bert_flow.os_errors import explain_os_error
+from keras_bert_flow.files.outputs import explain_os_error
 
 
 def catch(call, *arguments) -> str:

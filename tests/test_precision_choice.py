@@ -2,18 +2,18 @@
 
 import pytest
 
-from keras_bert_flow import precision_choice
 from keras_bert_flow.cli.options import choose_backend
+from keras_bert_flow.config import precision
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.precision_choice import (
+from keras_bert_flow.config.precision import (
     choose_for_processor,
     choose_precision,
     read_processor_flags,
     resolve_precision,
 )
-from keras_bert_flow.stages.evaluation import evaluation_key
-from keras_bert_flow.stages.finetuning import finetuning_key
-from keras_bert_flow.stages.pretraining import pretraining_key
+from keras_bert_flow.results.stages.evaluation import evaluation_key
+from keras_bert_flow.results.stages.finetuning import finetuning_key
+from keras_bert_flow.results.stages.pretraining import pretraining_key
 
 AUTOMATIC = PipelineConfig(backend="torch", pretraining={"precision": "auto"}, finetuning={"precision": "auto"})
 
@@ -42,9 +42,9 @@ def test_flags_are_those_of_the_processor(tmp_path):
     ("answer", "expected"), [(True, "mixed_bfloat16"), (False, "float32"), (None, "mixed_bfloat16")]
 )
 def test_accelerator_comes_before_the_processor(monkeypatch, answer, expected):
-    monkeypatch.setattr(precision_choice, "ACCELERATORS", ("/dev/null",))
-    monkeypatch.setattr(precision_choice, "ask_backend", lambda backend: answer)
-    monkeypatch.setattr(precision_choice, "read_processor_flags", lambda: {"amx_bf16"})
+    monkeypatch.setattr(precision, "ACCELERATORS", ("/dev/null",))
+    monkeypatch.setattr(precision, "ask_backend", lambda backend: answer)
+    monkeypatch.setattr(precision, "read_processor_flags", lambda: {"amx_bf16"})
     assert choose_precision("torch") == expected
 
 
@@ -52,22 +52,22 @@ def test_accelerator_comes_before_the_processor(monkeypatch, answer, expected):
 def test_backend_without_accelerator_is_asked_in_a_process_of_its_own(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert precision_choice.ask_backend("torch") is None
-    assert precision_choice.ask_backend("jax") is None
-    monkeypatch.setattr(precision_choice, "CHILD", "no_such_module")
-    assert precision_choice.ask_backend("torch") is None
+    assert precision.ask_backend("torch") is None
+    assert precision.ask_backend("jax") is None
+    monkeypatch.setattr(precision, "CHILD", "no_such_module")
+    assert precision.ask_backend("torch") is None
 
 
 def test_resolved_configuration_has_the_keys_of_the_precision_that_was_chosen(tmp_path, monkeypatch):
     (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setattr(precision_choice, "choose_precision", lambda backend: "mixed_bfloat16")
+    monkeypatch.setattr(precision, "choose_precision", lambda backend: "mixed_bfloat16")
     resolved = resolve_precision(AUTOMATIC)
     named = PipelineConfig(
         backend="torch", pretraining={"precision": "mixed_bfloat16"}, finetuning={"precision": "mixed_bfloat16"}
     )
     assert resolved == named
     assert pretraining_key(resolved, tmp_path) == pretraining_key(named, tmp_path)
-    monkeypatch.setattr(precision_choice, "choose_precision", lambda backend: "float32")
+    monkeypatch.setattr(precision, "choose_precision", lambda backend: "float32")
     assert pretraining_key(resolve_precision(AUTOMATIC), tmp_path) != pretraining_key(named, tmp_path)
     assert resolve_precision(named) is named
 
@@ -86,7 +86,7 @@ def test_flows_and_commands_resolve_it_first(tmp_path, monkeypatch):
     from flows.settling import settle_config, write_config
     from keras_bert_flow.cli.options import choose_backend
 
-    monkeypatch.setattr(precision_choice, "choose_precision", lambda backend: "mixed_bfloat16")
+    monkeypatch.setattr(precision, "choose_precision", lambda backend: "mixed_bfloat16")
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     settled = settle_config(str(write_config(AUTOMATIC.model_copy(update={"runs": str(tmp_path)}))))
     chosen = choose_backend(AUTOMATIC, None)
@@ -95,7 +95,7 @@ def test_flows_and_commands_resolve_it_first(tmp_path, monkeypatch):
 
 
 def test_command_says_what_was_chosen(monkeypatch, capsys):
-    monkeypatch.setattr(precision_choice, "choose_precision", lambda backend: "mixed_bfloat16")
+    monkeypatch.setattr(precision, "choose_precision", lambda backend: "mixed_bfloat16")
     monkeypatch.setenv("KERAS_BACKEND", "torch")
     settings = PipelineConfig(pretraining={"precision": "auto"})
     assert choose_backend(settings, None).pretraining.precision == "mixed_bfloat16"

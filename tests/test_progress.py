@@ -5,9 +5,9 @@ import threading
 
 from rich.console import Console
 
-from keras_bert_flow import job_progress, progress
-from keras_bert_flow.progress import TimeLeft, counting_progress, describe_line, training_progress, working
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.console import job_progress, progress
+from keras_bert_flow.console.progress import TimeLeft, counting_progress, describe_line, training_progress, working
+from keras_bert_flow.text.objectives.objective import find_objective
 from tests.patience import PATIENCE_SECONDS, wait_until
 
 LINE = {

@@ -5,19 +5,19 @@ import stat
 
 import pytest
 
-from beam_jobs.leftovers import remove_leftovers
-from keras_bert_flow.artifacts import publishing
-from keras_bert_flow.locks import find_holder, locked
-from keras_bert_flow.shared_folders import make_folder
+from beam_jobs.running import remove_leftovers
+from keras_bert_flow.files.paths import make_folder
+from keras_bert_flow.results.artifacts import publishing
+from keras_bert_flow.results.locks import find_holder, locked
 from keras_bert_flow.stores.cache import enter
 from tests.other_users import ANNE, BERT, TEAM, common, needs_root, start_as
 from tests.patience import PATIENCE_SECONDS
 
 __all__ = ["common"]
 PUBLISH = """
-from keras_bert_flow.artifacts import publishing
-from keras_bert_flow.os_errors import explain_os_error
-from keras_bert_flow.shared_folders import make_folder
+from keras_bert_flow.results.artifacts import publishing
+from keras_bert_flow.files.outputs import explain_os_error
+from keras_bert_flow.files.paths import make_folder
 from pathlib import Path
 become()
 output = Path(sys.argv[1])

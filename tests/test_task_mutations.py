@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.evaluation.prediction_files import score_predictions
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.evaluation.questions import score_predictions
 from keras_bert_flow.tasks.formats.glue import write_glue_submission
 from keras_bert_flow.tasks.registry import make_task
 from tests.oracles.mutations import ERRORS, add_case, assert_read_or_refused, every_count

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.terminal import (
+from keras_bert_flow.console.terminal import (
     EscapingFormatter,
     escape_controls,
     escape_json,

@@ -14,8 +14,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.exchange.exchange import ITEM_OVERHEAD_BYTES, Exchange, Items
-from beam_jobs.exchange.packing import PackingDoFn
+from beam_jobs.exchange.exchange import ITEM_OVERHEAD_BYTES, Exchange, Items, PackingDoFn
 
 BATCH_BYTES = 8_000_000  # of items that a worker collects before it packs those of each group
 _BUCKET = struct.Struct(">Q")  # before the name of a group

@@ -35,3 +35,90 @@ def matmul(left, right):
     if not is_slow or left.device.type != "cpu":
         return ops.matmul(left, right)
     return ops.cast(ops.matmul(ops.cast(left, "float32"), ops.cast(right, "float32")), "bfloat16")
+
+
+# Dense projection of the last axis, with a custom gradient on JAX.
+
+
+def _plainly(inputs, kernel, bias):
+    outputs = matmul(inputs, kernel)
+    return outputs if bias is None else ops.add(outputs, bias)
+
+
+def _make_projection():
+    """Return the projection function of the backend."""
+    if keras.backend.backend() != "jax":
+        return _plainly
+    import jax
+
+    project = jax.custom_vjp(_plainly)
+
+    def remember(inputs, kernel, bias):
+        return project(inputs, kernel, bias), (inputs, kernel, bias)
+
+    def differentiate(remembered, gradient):
+        inputs, kernel, bias = remembered
+        rows = gradient.reshape(-1, gradient.shape[-1])
+        of_inputs = jax.lax.dot_general(rows, kernel, (((1,), (1,)), ((), ())))
+        of_kernel = jax.lax.dot_general(inputs.reshape(-1, inputs.shape[-1]), rows, (((0,), (0,)), ((), ())))
+        return of_inputs.reshape(inputs.shape), of_kernel, None if bias is None else sum_rows(rows)
+
+    def sum_rows(rows):
+        ones = jax.numpy.ones(len(rows), rows.dtype)
+        sums = jax.lax.dot_general(ones, rows, (((0,), (0,)), ((), ())), preferred_element_type="float32")
+        return sums.astype(rows.dtype)
+
+    project.defvjp(remember, differentiate)
+    return lambda *tensors: project(*(None if tensor is None else ops.convert_to_tensor(tensor) for tensor in tensors))
+
+
+_project = _make_projection()
+
+
+def project(inputs, kernel, bias):
+    """Return the product of (..., inputs) and (inputs, outputs), plus a bias unless it is None.
+
+    The default kernel gradient of JAX is the transpose of (outputs, rows) by (rows, inputs). For it XLA copies the
+    gradient of the outputs in each layer, and the product is slower on a CPU. The bias gradient is a product with ones:
+    XLA would fuse a sum with everything that led to the gradient of the outputs, and so compute that twice.
+    """
+    return _project(inputs, kernel, bias)
+
+
+# Split a fused query-key-value projection into attention heads.
+
+
+def _split(fused, length, num_heads, head_dim):
+    # One transpose, then contiguous parts: TensorFlow pads the gradient of a slice with zeros.
+    fused = ops.reshape(fused, (-1, length, num_heads, 3, head_dim))
+    return tuple(ops.unstack(ops.transpose(fused, (3, 0, 2, 1, 4))))
+
+
+def _make_split():
+    """Return the split function; on JAX with a custom gradient, since JAX also pads that of a slice with zeros."""
+    if keras.backend.backend() != "jax":
+        return _split
+    import jax
+
+    split = jax.custom_vjp(_split, nondiff_argnums=(1, 2, 3))
+
+    def remember(fused, *sizes):
+        return split(fused, *sizes), None
+
+    def differentiate(length, num_heads, head_dim, _, gradients):
+        parts = [jax.numpy.swapaxes(gradient, 1, 2) for gradient in gradients]  # (batch, length, heads, head_dim)
+        return (jax.numpy.stack(parts, axis=3).reshape(-1, length, 3 * num_heads * head_dim),)
+
+    split.defvjp(remember, differentiate)
+    return lambda fused, *sizes: split(ops.convert_to_tensor(fused), *sizes)
+
+
+_split_heads = _make_split()
+
+
+def split_heads(fused, length, num_heads, head_dim):
+    """Split (batch, length, 3 hidden) into query, key and value, each (batch, heads, length, head_dim).
+
+    The last axis of `fused` is ordered (heads, 3, head_dim).
+    """
+    return _split_heads(fused, length, num_heads, head_dim)

@@ -13,28 +13,22 @@ from collections.abc import Sequence
 
 import typer
 
-from keras_bert_flow import exit_status
-from keras_bert_flow.cli.mistakes import explain
-from keras_bert_flow.command_time import timing_command
-from keras_bert_flow.interrupts import handling_signals, leave, leave_at_once
+from keras_bert_flow.cli.application import explain
+from keras_bert_flow.console import interrupts
+from keras_bert_flow.console.interrupts import handling_signals, leave, leave_at_once
+from keras_bert_flow.console.job_progress import timing_command
 from keras_bert_flow.own_packages import check_packages, child_environment
 
 # file of this room → its commands, in the order in which the help lists them
 COMMANDS = {
-    "init_commands": ("init",),
-    "config_commands": ("configs",),
-    "run_commands": ("run",),
+    "data_commands": ("init", "corpus", "vocab", "records", "doctor", "inspect"),
+    "run_commands": ("configs", "run"),
     "tune_commands": ("tune",),
     "serve_commands": ("serve", "serve-model"),
-    "data_commands": ("corpus", "vocab", "records", "doctor", "inspect"),
-    "model_commands": ("pretrain", "distill", "finetune", "evaluate"),
-    "report_commands": ("report",),
+    "model_commands": ("pretrain", "distill", "finetune", "evaluate", "report"),
     "question_commands": ("predict", "search"),
     "store_commands": ("runs", "lineage"),
-    "conversion_commands": ("convert",),
-    "export_commands": ("export",),
-    "hub_commands": ("push",),
-    "submission_commands": ("glue-zip",),
+    "conversion_commands": ("convert", "export", "push", "glue-zip"),
 }
 
 
@@ -81,14 +75,14 @@ def _run() -> None:
         with timing_command():
             status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
     except typer.Abort:
-        status = exit_status.INTERRUPTED
+        status = interrupts.INTERRUPTED
     except Exception as error:
         if os.environ.get("KBF_DEBUG"):
             raise
         status = explain(error)
-    if status == exit_status.INTERRUPTED:  # by KeyboardInterrupt, where a library has put back Python's own handler
+    if status == interrupts.INTERRUPTED:  # by KeyboardInterrupt, where a library has put back Python's own handler
         leave(signal.SIGINT, None)
-    if status == exit_status.PROCESS_LOST:
+    if status == interrupts.PROCESS_LOST:
         leave_at_once(status)
     if status:
         sys.exit(status)

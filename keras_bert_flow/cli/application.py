@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Callable
 from functools import wraps
 from typing import Annotated, Any, get_args, get_type_hints
@@ -10,9 +11,11 @@ import typer
 from typer.models import OptionInfo
 
 from keras_bert_flow.cli.inputs import settle_paths
-from keras_bert_flow.leases import holding_inputs
-from keras_bert_flow.terminal import EscapingFormatter, show
-from keras_bert_flow.versions import describe_versions
+from keras_bert_flow.console import interrupts
+from keras_bert_flow.console.terminal import EscapingFormatter, escape_controls, hide_credentials, show
+from keras_bert_flow.files.outputs import explain_os_error
+from keras_bert_flow.installed import EXTRAS, describe_versions
+from keras_bert_flow.results.locks import holding_inputs
 
 
 class Commands(typer.Typer):
@@ -81,3 +84,43 @@ def set_up(
     logging.getLogger("keras_bert_flow").setLevel(logging.WARNING)
     if debug:
         os.environ["KBF_DEBUG"] = "1"
+
+
+# Turn a user's mistake into one line and a status.
+
+
+def explain(error: Exception) -> int:
+    """Print what went wrong on one line and return the exit status; what no user can cause is raised."""
+    message = " ".join(str(error).split())
+    if type(error).__name__ == "Interrupted":  # its module would import Keras
+        status = interrupts.CHECKPOINTED
+    elif type(error).__name__ == "LostProcess":
+        status = interrupts.PROCESS_LOST
+    elif isinstance(error, ModuleNotFoundError):
+        status, package = interrupts.USER_ERROR, (error.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise error
+        message = f"This needs {package}, which is not installed. pip install 'keras-bert-flow[{EXTRAS[package]}]'"
+    elif hasattr(error, "format_message"):  # typer's own, of a wrong option
+        status, message = interrupts.USER_ERROR, error.format_message().rstrip(".")
+        if not message:  # no command was given: the help says it all
+            return status
+        message += " See --help." if message.endswith("?") else ". See --help."
+    elif isinstance(error, ChildProcessError):  # a worker process was killed: run again
+        status = interrupts.FAILED
+    elif isinstance(error, OSError):
+        status, message = interrupts.USER_ERROR, explain_os_error(error)
+    elif isinstance(error, MemoryError):
+        status = interrupts.USER_ERROR
+        reason = f" ({message})" if message else ""
+        message = (
+            f"The work must fit in memory. Received: an allocation that failed{reason}. Make batches or inputs smaller."
+        )
+    elif isinstance(error, ValueError):
+        status = interrupts.USER_ERROR
+    elif type(error).__name__ == "StageError":
+        status = interrupts.FAILED
+    else:
+        raise error
+    show(f"kbf: {escape_controls(hide_credentials(message))}", sys.stderr)
+    return status

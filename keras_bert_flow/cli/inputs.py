@@ -6,8 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.local_paths import check_local, find_address
-from keras_bert_flow.outputs import check_apart
+from keras_bert_flow.config.limits import BUILTIN
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.files.outputs import check_apart
+from keras_bert_flow.files.paths import check_local, find_address
+from keras_bert_flow.stores.cache import cache_root
 
 # What each command calls by these names may be at another place, such as s3://bucket/x.
 MODELS = ("model", "teacher", "initial_model", "base")
@@ -84,7 +87,7 @@ def _is_open(descriptor: int, path: Path) -> bool:
 
 def find_configured(model: Path) -> Path:
     """Return the model that a configuration, given in place of one, has made; any other path unchanged."""
-    from keras_bert_flow.lineage.configured import find_model, is_configuration
+    from keras_bert_flow.results.choosing import find_model, is_configuration
 
     return find_model(model) if is_configuration(model) else model
 
@@ -107,3 +110,32 @@ def _find_paths(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
         for path in value if isinstance(value, list | tuple) else (value,):
             if isinstance(path, Path):
                 yield name, path
+
+
+# Write the built-in corpus and task for a command whose configuration says `builtin`.
+
+
+def fill_builtin_corpus(settings: PipelineConfig, output: str) -> PipelineConfig:
+    """Name the files of the built-in corpus, written beside the output, where it is asked for.
+
+    Raises:
+        ValueError: the output is in an object store.
+    """
+    if BUILTIN not in settings.corpus.input:
+        return settings
+    check_local(output, "The output of a job with the built-in corpus")
+    return _fill(settings, Path(output).absolute().parent)
+
+
+def fill_builtin_task(settings: PipelineConfig) -> PipelineConfig:
+    """Name the tables of the built-in task, written where `kbf run` has them, where it is asked for."""
+    if settings.task.train != BUILTIN:
+        return settings
+    folder = cache_root() / "runs" if find_address(settings.runs) else Path(settings.runs).absolute()
+    return _fill(settings, folder)
+
+
+def _fill(settings: PipelineConfig, folder: Path) -> PipelineConfig:
+    from keras_bert_flow.results.stages.corpus import corpus_key, publish_builtin, resolve_builtin
+
+    return resolve_builtin(settings, publish_builtin(folder / "corpus" / corpus_key()))

@@ -1,47 +1,48 @@
 """Commands from records to the report."""
 
+from collections.abc import Sequence
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from keras_bert_flow.checks.models import check_asked_model
+from keras_bert_flow.checks.run import check_distillation_stage
+from keras_bert_flow.checks.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
 from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.builtin_files import fill_builtin_task
-from keras_bert_flow.cli.next_steps import (
-    ask_finetuned,
-    ask_pretrained,
-    beside,
-    carry,
-    find_finetuned,
-    inside,
-    say_next,
-)
+from keras_bert_flow.cli.inputs import fill_builtin_task
 from keras_bert_flow.cli.options import (
+    OUTPUT_ANYWHERE,
     ChosenBackend,
     ConfigFile,
     ConfigOrTask,
     OldTask,
     OutputAnywhere,
     Overrides,
+    ask_finetuned,
+    ask_pretrained,
+    beside,
+    carry,
     choose_backend,
     choose_file,
+    find_finetuned,
+    following,
+    inside,
     load,
     require_file,
+    say_next,
     stopping_for_later,
 )
-from keras_bert_flow.cli.work_measure import following
 from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
+from keras_bert_flow.console.progress import counting_progress, training_progress, working
+from keras_bert_flow.console.terminal import show, show_json
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
-from keras_bert_flow.local_paths import name_path
+from keras_bert_flow.files.outputs import MANIFEST
+from keras_bert_flow.files.paths import name_path
 from keras_bert_flow.prediction.load import FINE_TUNED
-from keras_bert_flow.preflight.distillation import check_distillation_stage
-from keras_bert_flow.preflight.models import check_asked_model
-from keras_bert_flow.preflight.stages import check_finetuning_stage, check_pretraining_stage
-from keras_bert_flow.progress import counting_progress, training_progress, working
 from keras_bert_flow.stores.publishing import made_at
-from keras_bert_flow.terminal import show, show_json
-from keras_bert_flow.training.finetuning.task_tables import fetch_tables
+from keras_bert_flow.training.finetuning.task_data import fetch_tables
 
 MODEL = "model"  # the model directory within a folder of pre-training
 
@@ -92,7 +93,7 @@ def distill(
         steps = settings.needed_distillation.total_steps
         with working(f"Distillation in {steps:,} steps: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
-            from keras_bert_flow.training.distillation.distill import distill as run
+            from keras_bert_flow.training.distillation import distill as run
 
         keep_freed_memory()
         with training_progress(steps) as report:
@@ -129,7 +130,7 @@ def finetune(
             settings = with_grid(settings)
         with working(f"Fine-tuning on {settings.task.name}: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
-            from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
+            from keras_bert_flow.evaluation.tables import grid_text, read_grid
             from keras_bert_flow.training.finetuning.finetune import finetune as run
 
         keep_freed_memory()
@@ -176,7 +177,7 @@ def evaluate(
         _print_pairs(scored, minimal_pairs, limit, json)
         return
     if predictions is not None:
-        from keras_bert_flow.evaluation.prediction_files import score_predictions
+        from keras_bert_flow.evaluation.questions import score_predictions
 
         print_scores(score_predictions(fill_builtin_task(load(config, set)), predictions), json)
         return
@@ -230,8 +231,8 @@ def _check_scored(
 
 def _print_pairs(model: Path, path: Path, limit: int | None, as_json: bool) -> None:
     encoded = read_pairs(model, path, limit)
-    from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs
-    from keras_bert_flow.evaluation.pair_tables import pairs_text
+    from keras_bert_flow.evaluation.questions import count_masked_copies, evaluate_minimal_pairs
+    from keras_bert_flow.evaluation.tables import pairs_text
 
     with counting_progress(count_masked_copies(encoded), "Sentences with a mask") as advance:
         results = evaluate_minimal_pairs(model, path, limit, advance=advance, encoded=encoded)
@@ -251,3 +252,66 @@ def _say_finetuning(
     else:
         place = beside(output, "finetuned")
         say_next("finetune", *given, "--model", inside(output, MODEL), "--output", place)
+
+
+# The command that writes a report, or compares reports.
+
+RUNS = Path("runs")
+
+
+@app.command()
+def report(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Reports to compare: folders, or keys in the folder of results."),
+    ] = None,
+    finetuned: Annotated[Path | None, typer.Option(help="Output of `kbf finetune`.")] = None,
+    pretrained: Annotated[Path | None, typer.Option(help="Output of `kbf pretrain` or `kbf distill`.")] = None,
+    records: Annotated[Path | None, typer.Option(help="Output of `kbf records`.")] = None,
+    output: Annotated[str | None, typer.Option(help=OUTPUT_ANYWHERE)] = None,
+    earlier: Annotated[
+        list[Path] | None,
+        typer.Option(help="Output of an earlier `kbf pretrain`: a first phase, or the teacher. Repeatable, in order."),
+    ] = None,
+    store: Annotated[Path, typer.Option("--runs", help="Folder of results in which to look for keys.")] = RUNS,
+    config: ConfigFile = None,
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Evaluate every fine-tuned model and write metrics.json and report.html; or compare reports in a table."""
+    if runs:
+        given = {"--finetuned": finetuned, "--pretrained": pretrained, "--records": records, "--output": output}
+        _compare(runs, store, [name for name, value in given.items() if value is not None])
+        return
+    if finetuned is None or pretrained is None or records is None or output is None:
+        raise ValueError(
+            "A report must have --finetuned, --pretrained, --records and --output. Received: not all of them. Give "
+            "them, or the reports to compare."
+        )
+    with made_at(output) as place:
+        settings = fetch_tables(choose_backend(load(config, set), backend))
+        files = check_report_stage(settings, finetuned, pretrained, records, earlier or (), place)
+        settings = fill_builtin_task(settings)
+        with following(f"Report of {settings.name}", place):
+            from keras_bert_flow.evaluation.evaluate import write_evaluation
+
+            write_evaluation(settings, finetuned, pretrained, records, place, earlier or (), files)
+    show(f"{name_path(output)}/report.html")
+    if model := find_finetuned(finetuned):
+        say_next(*ask_finetuned(inside(finetuned, model), settings.task.dev), *carry(backend=backend))
+
+
+def _compare(runs: Sequence[str], store: Path, refused: Sequence[str]) -> None:
+    from keras_bert_flow.console.terminal import find_columns
+    from keras_bert_flow.evaluation.tables import runs_text
+    from keras_bert_flow.results.choosing import find_one
+    from keras_bert_flow.results.describing import short_key
+    from keras_bert_flow.results.lineage import read_result
+
+    if refused:
+        raise ValueError(f"Reports to compare must be given alone. Received: {refused[0]} beside them. Leave it out.")
+    # A folder is one wherever it lies; a key is looked for.
+    found = [read_result(Path(run)) if (Path(run) / MANIFEST).is_file() else find_one(run, store)[0] for run in runs]
+    labels = [f"{result.name or result.stage} {short_key(result.key)}" for result in found]
+    folders = dict(zip(labels, (result.folder for result in found), strict=True))
+    show(runs_text(folders, find_columns()), keep="\n")

@@ -1,21 +1,29 @@
 """Share what several commands are told, and what each of them makes of it."""
 
 import os
-from collections.abc import Iterator
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow import exit_status
-from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.optimization import AUTO
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.extras import check_backend
-from keras_bert_flow.interrupts import UNATTENDED, ending_with
-from keras_bert_flow.precision_choice import SECTIONS, resolve_precision
+from keras_bert_flow.config.precision import SECTIONS, resolve_precision
+from keras_bert_flow.config.pretraining import AUTO
+from keras_bert_flow.config.text import CorpusConfig
+from keras_bert_flow.console import interrupts
+from keras_bert_flow.console.interrupts import UNATTENDED, ending_with
+from keras_bert_flow.console.job_progress import MB, expect, following_job, is_told
+from keras_bert_flow.console.progress import working
+from keras_bert_flow.console.terminal import show
+from keras_bert_flow.files.outputs import work_folder
+from keras_bert_flow.files.paths import find_address
+from keras_bert_flow.installed import BACKENDS, check_backend
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
 ConfigOrTask = Annotated[
@@ -50,7 +58,7 @@ def load(
         corpus = CorpusConfig(**settings.corpus.model_dump() | {"input": inputs})
         settings = settings.model_copy(update={"corpus": corpus})
     if settings.initial_model is not None:
-        from keras_bert_flow.preflight.initial_model import settle_initial_model
+        from keras_bert_flow.checks.run import settle_initial_model
 
         return settle_initial_model(settings)
     return settings if settings.vocabulary.file is None else settle_case(settings, settings.vocabulary.file)
@@ -62,7 +70,7 @@ def settle_case(settings: PipelineConfig, file: Path | str) -> PipelineConfig:
     Raises:
         FileNotFoundError, ValueError: the vocabulary cannot be read, or nothing says whether it is cased.
     """
-    from keras_bert_flow.records.verification import verify
+    from keras_bert_flow.results.publishing import verify
     from keras_bert_flow.text.tokenizers.files import find_case
 
     vocabulary = settings.vocabulary
@@ -127,5 +135,156 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
 def stopping_for_later() -> Iterator[None]:
     """Let SIGTERM or SIGHUP end a resumable command with the status that says so, also before and after training."""
     line = "kbf: Stopped between two steps of its work; run the same command again to go on.\n"
-    with ending_with(UNATTENDED, exit_status.CHECKPOINTED, line):
+    with ending_with(UNATTENDED, interrupts.CHECKPOINTED, line):
         yield
+
+
+# Say how far a command is whose work is done elsewhere, and what it has written of its result so far.
+
+LEAST_BYTES = 50_000  # less is shown as 0.0 MB
+
+
+@contextmanager
+def following(name: str, output: str | Path | None = None) -> Iterator[None]:
+    """Say what is being done, as `working` does, and how far it is: the part at hand, or what has been written."""
+    measure = written_to(output)
+    with following_job() as job, working(name, lambda: job.describe() or measure()):
+        yield
+
+
+def expect_text(corpus: CorpusConfig) -> None:
+    """Tell how much text a job has to read, where it lies on this machine."""
+    from keras_bert_flow.checks.estimates import measure_bytes
+    from keras_bert_flow.text.corpus.inputs import find_inputs
+
+    if not any(map(find_address, corpus.input)):
+        expect(MB, measure_bytes(corpus, find_inputs(corpus.input)) / 1e6)
+
+
+def written_to(output: str | Path | None) -> Callable[[], str]:
+    """Return a function that says how much there is in the folder that an output on this disk is built in."""
+    work = None if output is None or find_address(output) else work_folder(output)
+
+    def measure() -> str:
+        size = 0 if work is None else sum(_size(entry) for entry in work.rglob("*"))
+        return f"{size / 1e6:,.1f} MB written" if size >= LEAST_BYTES else ""
+
+    return measure
+
+
+def _size(path: Path) -> int:
+    try:
+        status = os.lstat(path)
+    except OSError:  # renamed or removed meanwhile
+        return 0
+    return status.st_size if path.is_file() else 0
+
+
+# Print the command that comes next, as it can be copied: a line on standard error when a command has ended.
+
+HIDDEN = "KBF_NEXT_STEPS"  # set to `off`, as `kbf run` does for its stages
+# Minutes on a laptop, where nothing says what to train; the defaults are those of the paper.
+FIRST_TRY = (
+    "model.size=tiny",
+    "pretraining.total_steps=1000",
+    "pretraining.warmup_steps=100",
+    "pretraining.batch_size=32",
+)
+
+
+def say_next(*command: str | Path) -> None:
+    """Print a command of `kbf`."""
+    if is_told() and os.environ.get(HIDDEN) != "off":
+        show(f"Next: {shlex.join([*shlex.split(name_program()), *map(str, command)])}", sys.stderr)
+
+
+def name_program() -> str:
+    """Return how this program is called here."""
+    return "kbf" if shutil.which("kbf") else f"{shlex.quote(sys.executable)} -m keras_bert_flow"
+
+
+def beside(output: str | Path, name: str) -> str:
+    """Return a place for the next result: in the same folder, and new."""
+    if address := find_address(output):
+        return f"{address.rstrip('/').rpartition('/')[0]}/{name}"
+    place, number = Path(output).parent / name, 1
+    while place.exists():
+        number += 1
+        place = Path(output).parent / f"{Path(name).stem}-{number}{Path(name).suffix}"
+    return str(place)
+
+
+def inside(output: str | Path, name: str) -> str:
+    """Return the path of something in a result."""
+    return f"{find_address(output) or Path(output)}/{name}"
+
+
+def carry(
+    config: Path | None = None,
+    overrides: Sequence[str] | None = None,
+    flags: Mapping[str, Any] | None = None,
+    backend: str | None = None,
+) -> list[str]:
+    """Return the options that make the next command read the same settings as this one.
+
+    Args:
+        flags: setting → the value that an option of this command gave it; None where it was not given.
+    """
+    given = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in _given(flags)]
+    options = ["--config", str(config)] if config else []
+    for override in (*(overrides or ()), *given):
+        options += ["--set", override]
+    return [*options, *(["--backend", backend] if backend else [])]
+
+
+def carry_to_training(config: Path | None, overrides: Sequence[str] | None, flags: Mapping[str, Any]) -> list[str]:
+    """Return options as `carry` does, with sizes and a backend where nothing that was given says any."""
+    kept = {name: value for name, value in flags.items() if not name.startswith("corpus.")}
+    settings = [*(overrides or ())]
+    if config is None and not any(text.startswith(("model.", "pretraining.")) for text in settings):
+        length = kept.get("records.sequence_length")
+        settings += [*FIRST_TRY, *([f"model.max_positions={length}"] if length and length > 512 else [])]
+    backend = None
+    if config is None and "KERAS_BACKEND" not in os.environ:
+        from importlib.util import find_spec
+
+        installed = [name for name in BACKENDS if find_spec(name)]
+        backend = None if installed[:1] == [BACKENDS[0]] else next(iter(installed), None)
+    return carry(config, settings, kept, backend)
+
+
+def ask_pretrained(model: Path, shown: str) -> list[str]:
+    """Return a command that asks a model which is not fine-tuned yet.
+
+    Args:
+        model: its folder on this disk.
+        shown: the same as the command is to name it.
+    """
+    from keras_bert_flow.files.documents import read_json_object
+
+    architectures = read_json_object(model / "config.json").get("architectures") or [""]
+    if not architectures[0].endswith(("ForMaskedLM", "ForPreTraining")) or "Electra" in architectures[0]:
+        return ["predict", "--as", "features", "--model", shown, "a film"]
+    settings = model / "tokenizer_config.json"
+    mask = read_json_object(settings).get("mask_token") if settings.is_file() else None
+    return ["predict", "--as", "fill_mask", "--model", shown, f"a {mask if isinstance(mask, str) else '[MASK]'} film"]
+
+
+def ask_finetuned(model: str, dev: str) -> list[str]:
+    """Return a command that asks a fine-tuned model on the table that it was measured on."""
+    return ["predict", "--model", model, "--input", dev, "--output", beside("x", "predictions.jsonl")]
+
+
+def find_finetuned(output: Path) -> str | None:
+    """Return the path within a folder of fine-tuning of the first model in it."""
+    found = sorted(output.glob("pretrained/seed-*/model/config.json"), key=lambda path: _seed(path.parents[1].name))
+    return str(found[0].parent.relative_to(output)) if found else None
+
+
+def _seed(name: str) -> int:
+    number = name.removeprefix("seed-")
+    return int(number) if number.isdigit() else 0
+
+
+def _given(flags: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in (flags or {}).items() if value is not None]

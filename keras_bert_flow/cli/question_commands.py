@@ -8,19 +8,44 @@ from typing import Annotated, Any
 
 import typer
 
+from keras_bert_flow.checks.models import check_asked_model, check_search
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.inputs import settle_paths
 from keras_bert_flow.cli.options import ChosenBackend, choose_backend
-from keras_bert_flow.cli.task_files import change_task
+from keras_bert_flow.config.finetuning import TASKS
+from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.local_paths import find_address
-from keras_bert_flow.prediction.derived_task import find_task
+from keras_bert_flow.console.progress import counting_progress, working
+from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.prediction.lines import read_items, read_waiting_items, read_waiting_texts, write_lines
-from keras_bert_flow.prediction.load import FINE_TUNED
-from keras_bert_flow.preflight.models import check_asked_model, check_search
-from keras_bert_flow.progress import counting_progress, working
-from keras_bert_flow.tasks.core.matching import with_inputs
-from keras_bert_flow.tasks.formats.official import check_format, write_official
+from keras_bert_flow.prediction.load import FINE_TUNED, find_task, has_unnamed_outputs, name_outputs
+from keras_bert_flow.tasks.core.task import Task, with_inputs
+from keras_bert_flow.tasks.formats.glue import check_format, write_official
+from keras_bert_flow.tasks.registry import make_task
+
+# Change how a model's task reads files.
+
+OF_THE_MODEL = {"kind", "labels"}
+
+
+def change_task(task: Task, overrides: Sequence[str], model: Path) -> Task:
+    """Return the task of a model with other settings, each `name=value`, for files that are laid out otherwise.
+
+    Its outputs can be named if they have no names of their own.
+
+    Raises:
+        ValueError: there is no such setting, or its value is wrong, or the model stands and falls with it.
+    """
+    changes = load_config(None, overrides, TASKS[task.kind]).model_dump(exclude_unset=True)
+    if has_unnamed_outputs(model, task):
+        task = name_outputs(model, task, changes.pop("labels", ()))
+    if fixed := sorted(OF_THE_MODEL & changes.keys()):
+        raise ValueError(
+            f"The choices of a model must be those that it was trained on. Received: --set {', '.join(fixed)}. "
+            "Leave it out."
+        )
+    return make_task(**task.get_config() | changes)
+
 
 JSONL = "jsonl"
 
@@ -158,7 +183,7 @@ def _check_file_options(is_fine_tuned: bool, format: str, set: list[str] | None,
 
 
 def _write(chunks: Any, output: Path | None) -> None:
-    from keras_bert_flow.prediction.arrays import ARRAYS, write_arrays
+    from keras_bert_flow.prediction.lines import ARRAYS, write_arrays
 
     if output is not None and output.suffix == ARRAYS:
         write_arrays(chunks, output)

@@ -3,6 +3,7 @@
 Its first line comes before anything heavy is imported.
 """
 
+import difflib
 import errno
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -12,20 +13,65 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.next_steps import ask_finetuned, carry, find_finetuned, inside, say_next
-from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_backend, choose_file
-from keras_bert_flow.cli.whole_run import check_whole_run
+from keras_bert_flow.cli.application import Commands, app
+from keras_bert_flow.cli.options import (
+    ChosenBackend,
+    ConfigFile,
+    Overrides,
+    ask_finetuned,
+    carry,
+    choose_backend,
+    choose_file,
+    find_finetuned,
+    inside,
+    load,
+    say_next,
+)
+from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.matrix import MatrixConfig, list_cells
-from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.settings import BUILTIN
-from keras_bert_flow.job_progress import is_told
-from keras_bert_flow.leases import holding_results
-from keras_bert_flow.local_paths import find_address, name_path
-from keras_bert_flow.progress import working
-from keras_bert_flow.stages.names import name_stages
-from keras_bert_flow.terminal import show
+from keras_bert_flow.config.pipeline import MatrixConfig, PipelineConfig, list_cells
+from keras_bert_flow.console.job_progress import is_told
+from keras_bert_flow.console.progress import working
+from keras_bert_flow.console.terminal import show
+from keras_bert_flow.files.outputs import check_place
+from keras_bert_flow.files.paths import find_address, name_path
+from keras_bert_flow.own_packages import ROOT
+from keras_bert_flow.results.locks import holding_results
+from keras_bert_flow.results.stages.stage import name_stages
+
+# Check all that the stages of a configuration are given, before the first of them begins.
+
+
+def check_whole_run(
+    config: Path,
+    overrides: Sequence[str] | None,
+    backend: str | None,
+    stages: Sequence[str] | None = None,
+    packages: Sequence[str] = (),
+) -> tuple[PipelineConfig, Any]:
+    """Return the configuration as the stages read it, and what `check_run` returns.
+
+    Args:
+        stages: those that are to run; all by default.
+        packages: needed besides those of the stages.
+    Raises:
+        FileNotFoundError, OSError, ValueError: something would end a stage.
+    """
+    with working("Checking the configuration and its files"):
+        from keras_bert_flow.checks.run import STAGES, check_run, fetch_inputs
+
+        settings = fetch_inputs(choose_backend(load(config, [*(overrides or ())]), backend))
+        task = check_run(settings, stages or STAGES, packages)
+        is_elsewhere = find_address(settings.runs) is not None
+        if settings.beam or is_elsewhere:
+            from beam_jobs.running import check_options
+            from beam_jobs.storage import BeamStorage, check_reachable
+
+            check_options(settings.beam)
+            if is_elsewhere:
+                BeamStorage(settings.beam)  # its filesystems take their options
+                check_reachable(settings.runs)
+    return settings, task
 
 
 @app.command()
@@ -151,8 +197,8 @@ def _say_finished(settings: PipelineConfig) -> None:
 
 def _say_asking(settings: PipelineConfig, evaluation: Path) -> None:
     """Name the command that asks the model which a report is of."""
-    from keras_bert_flow.lineage.links import find_source
-    from keras_bert_flow.stages.corpus import CORPUS, corpus_key, resolve_builtin
+    from keras_bert_flow.results.lineage import find_source
+    from keras_bert_flow.results.stages.corpus import CORPUS, corpus_key, resolve_builtin
 
     with suppress(OSError, ValueError):  # the run has ended well, whatever else lies there
         finetuned = find_source(evaluation, "finetuned")
@@ -162,3 +208,62 @@ def _say_asking(settings: PipelineConfig, evaluation: Path) -> None:
         if settings.task.dev == BUILTIN:
             settings = resolve_builtin(settings, Path(settings.runs).absolute() / CORPUS.name / corpus_key())
         say_next(*ask_finetuned(inside(finetuned, model), settings.task.dev), *carry(backend=settings.backend))
+
+
+# Commands that list and copy the configurations that come with the project.
+
+IN_WHEEL = ROOT / "keras_bert_flow" / "configs"  # `configs/` of a checkout, put there by pyproject.toml
+DEPLOYMENTS = "prefect"  # flows/prefect.yaml
+
+configs = Commands(help="List and copy the configurations that come with the project.", no_args_is_help=True)
+app.add_typer(configs, name="configs")
+
+
+@configs.command("list")
+def list_configs() -> None:
+    """List the configurations: the name of each, and its first line."""
+    files = find_configs()
+    width = max(map(len, files))
+    for name, path in files.items():
+        first_line = path.read_text(encoding="utf-8").partition("\n")[0]
+        show(f"{name:{width}}  {first_line.lstrip('# ')}")
+
+
+@configs.command("copy")
+def copy_config(
+    name: Annotated[str, typer.Argument(help="A name that `kbf configs list` prints, such as tasks/cola.")],
+    target: Annotated[
+        Path | None, typer.Argument(help="New file, or a folder. Default: the same name in the working directory.")
+    ] = None,
+) -> None:
+    """Copy a configuration, to be edited. Existing files are never overwritten."""
+    files = find_configs()
+    chosen = name.removeprefix("configs/").removesuffix(".yaml")
+    if chosen not in files:
+        near = difflib.get_close_matches(chosen, files, 1) or ["quickstart"]
+        raise ValueError(
+            f"A configuration must be one that `kbf configs list` prints. Received: {name}. "
+            f"Try kbf configs copy {near[0]}"
+        )
+    source, target = files[chosen], target or Path()
+    if target.is_dir():
+        target /= source.name
+    check_place(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with open(target, "xb") as file:
+            file.write(source.read_bytes())
+    except FileExistsError:
+        raise ValueError(
+            f"The copy must be a new file. Received: {target}, which exists. Choose another name."
+        ) from None
+    show(target)
+    if chosen != DEPLOYMENTS and not chosen.startswith("tasks/"):  # which need a model
+        say_next("run", target, "--plan")
+
+
+def find_configs() -> dict[str, Path]:
+    """Return the files of the configurations by name, without `.yaml`."""
+    folder = IN_WHEEL if IN_WHEEL.is_dir() else ROOT / "configs"
+    files = {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
+    return files | {DEPLOYMENTS: ROOT / "flows" / "prefect.yaml"}

@@ -9,17 +9,17 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.artifacts import removed_on_leaving
+from keras_bert_flow.checks.models import check_model_directory
 from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.config_commands import find_configs
 from keras_bert_flow.cli.options import ChosenBackend, choose_backend
+from keras_bert_flow.cli.run_commands import find_configs
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.extras import check_installed
-from keras_bert_flow.interrupts import UNATTENDED, ending_with
+from keras_bert_flow.console.interrupts import UNATTENDED, ending_with
+from keras_bert_flow.console.progress import working
+from keras_bert_flow.console.terminal import show
+from keras_bert_flow.installed import check_installed
 from keras_bert_flow.prediction.exported_model import is_exported
-from keras_bert_flow.preflight.models import check_model_directory
-from keras_bert_flow.progress import working
-from keras_bert_flow.terminal import show
+from keras_bert_flow.results.artifacts import removed_on_leaving
 
 TOKEN = "KBF_SERVE_TOKEN"
 MODEL_STOPPED = "kbf: stopped; the requests that had arrived are answered.\n"
@@ -78,7 +78,7 @@ def serve_model(
     check_installed(("fastapi", "uvicorn", "prometheus_client"))
     from keras_bert_flow.export.request import check_export
     from keras_bert_flow.export.request import choose_backend as choose_exporter
-    from keras_bert_flow.serving.limits import Limits
+    from keras_bert_flow.serving.application import Limits
     from keras_bert_flow.serving.server import ASKED_AS, bind, check_place, load_asked
     from keras_bert_flow.serving.server import serve_model as serve_here
 
@@ -122,8 +122,8 @@ def _choose_paths(model: Path, only: str | None) -> tuple[str, ...]:
         ValueError: it cannot be asked at the one that is given.
     """
     from keras_bert_flow.export.kinds import EMBEDDING, find_kind
-    from keras_bert_flow.prediction.derived_task import has_task
     from keras_bert_flow.prediction.exported_model import read_kind
+    from keras_bert_flow.prediction.load import has_task
 
     if only not in (None, "predict", "embed"):
         raise ValueError(f"--only must be predict or embed. Received: {only}.")

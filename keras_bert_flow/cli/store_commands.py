@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow.cli.application import Commands, app
-from keras_bert_flow.terminal import JOINERS, escape_controls, show, show_json
+from keras_bert_flow.console.terminal import JOINERS, escape_controls, show, show_json
 
 runs = Commands(help="List, show, compare, adopt and remove the results of stages.", no_args_is_help=True)
 app.add_typer(runs, name="runs")
@@ -24,10 +24,9 @@ RUNS = Path("runs")
 @runs.command("list")
 def list_runs(folder: Store = RUNS, json: AsJson = False) -> None:
     """List the results in a folder: stage, key, size, age, command, dependants and state."""
-    from keras_bert_flow.columns import find_columns
-    from keras_bert_flow.lineage.describing import HEADINGS, align, as_row, as_values
-    from keras_bert_flow.lineage.links import list_uses
-    from keras_bert_flow.lineage.results import find_results
+    from keras_bert_flow.console.terminal import find_columns
+    from keras_bert_flow.results.describing import HEADINGS, align, as_row, as_values
+    from keras_bert_flow.results.lineage import find_results, list_uses
 
     results, now = find_results(folder), time.time()
     uses = list_uses(results)
@@ -48,10 +47,9 @@ def show_run(
     json: AsJson = False,
 ) -> None:
     """Show a result: settings, scores, files, inputs and dependants."""
-    from keras_bert_flow.lineage.choosing import find_one
-    from keras_bert_flow.lineage.describing import as_values, describe_source
-    from keras_bert_flow.lineage.links import list_sources, list_uses
-    from keras_bert_flow.lineage.settings import as_yaml, read_scores, read_settings
+    from keras_bert_flow.results.choosing import find_one
+    from keras_bert_flow.results.describing import as_values, as_yaml, describe_source, read_scores, read_settings
+    from keras_bert_flow.results.lineage import list_sources, list_uses
 
     result, results = find_one(key, folder)
     uses, now = list_uses(results).get(result.folder, []), time.time()
@@ -87,11 +85,18 @@ def compare_runs(
     json: AsJson = False,
 ) -> None:
     """Show the revision, inputs, settings and scores in which two results differ, side by side."""
-    from keras_bert_flow.columns import find_columns, name_files
-    from keras_bert_flow.lineage.choosing import find_one
-    from keras_bert_flow.lineage.describing import align, describe_source, short_key
-    from keras_bert_flow.lineage.links import list_sources
-    from keras_bert_flow.lineage.settings import as_yaml, list_differences, read_scores, read_settings
+    from keras_bert_flow.console.terminal import find_columns, name_files
+    from keras_bert_flow.results.choosing import find_one
+    from keras_bert_flow.results.describing import (
+        align,
+        as_yaml,
+        describe_source,
+        list_differences,
+        read_scores,
+        read_settings,
+        short_key,
+    )
+    from keras_bert_flow.results.lineage import list_sources
 
     columns = find_columns()
     given = [find_one(key, folder) for key in (first, second)]
@@ -141,8 +146,8 @@ def adopt_runs(
     shared with the new one.
     """
     from keras_bert_flow.config.loading import load_config
-    from keras_bert_flow.lineage.adoption import adopt, list_adoptions
-    from keras_bert_flow.lineage.results import find_results
+    from keras_bert_flow.results.adoption import adopt, list_adoptions
+    from keras_bert_flow.results.lineage import find_results
 
     adoptions = list_adoptions(find_results(folder), None if config is None else load_config(config))
     rows = []
@@ -192,10 +197,10 @@ def collect(
     such as that of the newest run of a name, and damaged ones. Programs that read a result without a command of `kbf`
     are not detected.
     """
-    from keras_bert_flow.leases import find_needs
-    from keras_bert_flow.lineage import collection
-    from keras_bert_flow.lineage.newest import remove_dangling
-    from keras_bert_flow.lineage.results import Result
+    from keras_bert_flow.results import collection
+    from keras_bert_flow.results.choosing import remove_dangling
+    from keras_bert_flow.results.lineage import Result
+    from keras_bert_flow.results.locks import find_needs
 
     if older_than is None and keep_last is None:
         raise ValueError(
@@ -261,9 +266,9 @@ def lineage(
     json: AsJson = False,
 ) -> None:
     """Show what a result was made from, down to the text, with the commands that reproduce it."""
-    from keras_bert_flow.columns import find_columns
-    from keras_bert_flow.lineage.choosing import list_chain, read_made
-    from keras_bert_flow.lineage.describing import draw_tree, find_base, list_commands
+    from keras_bert_flow.console.terminal import find_columns
+    from keras_bert_flow.results.choosing import list_chain, read_made
+    from keras_bert_flow.results.describing import draw_tree, find_base, list_commands
 
     result, part, results = read_made(folder, store)
     if json:

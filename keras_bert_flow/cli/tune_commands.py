@@ -9,19 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.next_steps import say_next
-from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_file
-from keras_bert_flow.cli.whole_run import check_whole_run
+from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, choose_file, say_next
+from keras_bert_flow.cli.run_commands import check_whole_run
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.tuning import TuningConfig
-from keras_bert_flow.extras import check_installed
-from keras_bert_flow.input_states import InputStates
-from keras_bert_flow.job_progress import is_told
-from keras_bert_flow.leases import holding_results
-from keras_bert_flow.locks import locked
-from keras_bert_flow.progress import working
-from keras_bert_flow.shared_folders import check_work_folder, make_folder
-from keras_bert_flow.terminal import show
+from keras_bert_flow.config.pipeline import TuningConfig
+from keras_bert_flow.console.job_progress import is_told
+from keras_bert_flow.console.progress import working
+from keras_bert_flow.console.terminal import show
+from keras_bert_flow.files.inputs import InputStates
+from keras_bert_flow.files.paths import check_work_folder, make_folder
+from keras_bert_flow.installed import check_installed
+from keras_bert_flow.results.locks import holding_results, locked
 
 if TYPE_CHECKING:
     from keras_bert_flow.tuning.study import Search
@@ -63,7 +61,7 @@ def tune(
 
     with holding_results(local_runs(make_paths_absolute(settings))):
         best = _search(str(config), given, settings, tuning, objective)
-    from keras_bert_flow.tuning.space import write_overrides
+    from keras_bert_flow.tuning.study import write_overrides
 
     changes = [*(set or ()), *write_overrides(best)]
     options = [option for change in changes for option in ("--set", change)]
@@ -75,7 +73,7 @@ def _search(
 ) -> Mapping[str, Any]:
     """Run the trials that are missing, show the best, and return its values."""
     with working("Looking for the study"):
-        from flows.search_folder import find_search_folder
+        from flows.trial import find_search_folder
 
         folder, inputs = find_search_folder(config, given, tuning, objective, _show_progress)
         from keras_bert_flow.tuning.study import Search
@@ -102,7 +100,7 @@ def _check(
 ) -> tuple[TuningConfig, str]:
     """Return what is searched and measured; raise ValueError where the configuration does not take it."""
     from keras_bert_flow.models.sizes import resolve_shape
-    from keras_bert_flow.tuning.space import check_space, read_tuning
+    from keras_bert_flow.tuning.study import check_space, read_tuning
 
     tuning = read_tuning(opening.tuning, space, trials)
     objective = tuning.objective or ("dev_score" if "task" in opening.model_fields_set else "held_out_loss")
@@ -135,7 +133,7 @@ def _run_trial(
 
     from flows.stages import StageError
     from flows.trial import run_trial, settle_trial
-    from keras_bert_flow.tuning.space import write_overrides
+    from keras_bert_flow.tuning.study import write_overrides
 
     trial, values = search.begin_trial()
     overrides, started_at = write_overrides(values), time.monotonic()
@@ -186,7 +184,7 @@ def _name_metric(settings: Any, objective: str) -> str:
 
 
 def _show_best(search: "Search", name: str, metric: str) -> None:
-    from keras_bert_flow.tuning.space import write_overrides
+    from keras_bert_flow.tuning.study import write_overrides
 
     rows = search.rank()
     if not rows:

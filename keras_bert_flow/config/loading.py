@@ -7,12 +7,12 @@ from typing import Any, TypeVar, get_args, get_origin, overload
 
 from pydantic import ValidationError
 
+from keras_bert_flow.config.finetuning import TASKS, kind_of
+from keras_bert_flow.config.limits import Settings
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.settings import Settings
-from keras_bert_flow.config.tasks import TASKS, kind_of
-from keras_bert_flow.local_paths import check_public, find_address
-from keras_bert_flow.terminal import abridge
-from keras_bert_flow.yaml_documents import MAX_BYTES, parse_yaml
+from keras_bert_flow.console.terminal import abridge
+from keras_bert_flow.files.paths import check_public, find_address
+from keras_bert_flow.files.yaml_documents import MAX_BYTES, parse_yaml
 
 MAX_SHOWN_ERRORS = 3
 _Kind = TypeVar("_Kind", bound=Settings)

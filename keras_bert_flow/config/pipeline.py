@@ -1,24 +1,199 @@
 """The whole configuration: all sections, and what must agree between them."""
 
-from typing import Literal
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.distillation import DistillationConfig
-from keras_bert_flow.config.distribution import DistributionConfig
-from keras_bert_flow.config.evaluation import EvaluationConfig
-from keras_bert_flow.config.finetuning import FinetuningConfig, GridConfig
-from keras_bert_flow.config.limits import Seed
-from keras_bert_flow.config.matrix import MatrixConfig
-from keras_bert_flow.config.model import ModelConfig
-from keras_bert_flow.config.optimization import check_at_most
-from keras_bert_flow.config.pretraining import PretrainingConfig, SecondPhaseConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.config.settings import Settings
-from keras_bert_flow.config.tasks import POOLED, TASKS, AnyTask, kind_of
-from keras_bert_flow.config.tuning import TuningConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
+from keras_bert_flow.config.finetuning import (
+    POOLED,
+    TASKS,
+    AnyTask,
+    EvaluationConfig,
+    FinetuningConfig,
+    GridConfig,
+    kind_of,
+)
+from keras_bert_flow.config.limits import MOST_PROCESSES, Seed, Settings
+from keras_bert_flow.config.pretraining import (
+    DistillationConfig,
+    DistributionConfig,
+    ModelConfig,
+    PretrainingConfig,
+    SecondPhaseConfig,
+    check_at_most,
+)
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
+
+# Section `matrix`: one configuration, many runs.
+
+MOST_CELLS = 256
+NOT_VARIED = ("matrix", "runs", "name")
+ONE_RUN = "matrix=null"  # the override that makes one run of a configuration with a matrix
+MAX_LABEL = 80  # characters of a value in a label
+
+
+class MatrixConfig(Settings):
+    """The runs of a configuration: each entry of `variants` with each combination of `over`."""
+
+    over: dict[str, tuple[Any, ...]] = Field(
+        default_factory=dict,
+        description="Setting → values to try, such as `backend: [jax, torch]`; a section is a value "
+        "too, such as each of several tasks.",
+    )
+    variants: tuple[dict[str, Any], ...] = Field(
+        (), description="Groups of settings that change together, such as a family and the objective of its records."
+    )
+    at_once: int = Field(1, ge=1, le=MOST_PROCESSES, description="Maximum number of concurrent runs.")
+
+    @model_validator(mode="after")
+    def _check_names(self):
+        for name in itertools.chain(self.over, *self.variants):
+            if name.split(".")[0] in NOT_VARIED:
+                raise ValueError(f"A matrix must not change `{name}`. Received: {name}. Leave it out.")
+        for name, values in self.over.items():
+            if not values:
+                raise ValueError(f"A matrix must have a value of each setting. Received: none of `{name}`. Give some.")
+        return self
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a matrix.
+
+    Attributes:
+        label: what sets it apart, such as `backend=torch, task=SST-2`.
+        overrides: `key.sub=value` settings that make it of the configuration.
+        names: of the settings that they change.
+    """
+
+    label: str
+    overrides: tuple[str, ...]
+    names: tuple[str, ...]
+
+
+def list_cells(matrix: MatrixConfig) -> list[Cell]:
+    """Return the runs of a matrix, in the order of the file.
+
+    Raises:
+        ValueError: there are none, or too many, or two are the same.
+    """
+    variants = matrix.variants or ({},)
+    count = len(variants) * math.prod(map(len, matrix.over.values())) if matrix.over or matrix.variants else 0
+    if not 1 <= count <= MOST_CELLS:
+        raise ValueError(
+            f"`matrix` must have from 1 to {MOST_CELLS} runs. Received: {count:,}. Give `over` or `variants` values."
+        )
+    combinations = itertools.product(*([(name, value) for value in values] for name, values in matrix.over.items()))
+    chosen = [variant | dict(combination) for variant, combination in itertools.product(variants, combinations)]
+    cells = [Cell(_label(settings), _write_overrides(settings), tuple(settings)) for settings in chosen]
+    labels = [cell.label for cell in cells]
+    if repeated := [label for label in labels if labels.count(label) > 1]:
+        raise ValueError(
+            f"The runs of a matrix must differ. Received: {repeated[0]}, twice. Give each section a `name` of its own."
+        )
+    return cells
+
+
+def _write_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    # a section comes before a setting inside it, which would be lost with the section it replaces
+    return *(f"{name}={json.dumps(settings[name])}" for name in sorted(settings, key=len)), ONE_RUN
+
+
+def _label(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_name_value(value)}" for name, value in settings.items())
+
+
+def _name_value(value: Any) -> str:
+    if isinstance(value, Mapping) and isinstance(value.get("name"), str):
+        return value["name"]
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= MAX_LABEL else f"{text[:MAX_LABEL]}…"
+
+
+# Section `tuning`.
+
+Objective = Literal["dev_score", "held_out_loss"]
+
+
+class Dimension(Settings):
+    """The values that a search gives a setting: a range, or some of them."""
+
+    low: int | float | None = Field(
+        None, description="Lowest value; if both bounds are integers, integers are sampled."
+    )
+    high: int | float | None = Field(None, description="Highest value.")
+    log: bool = Field(False, description="Sample uniformly in the logarithm.")
+    choices: tuple[Any, ...] | None = Field(None, description="List of values, instead of a range.")
+
+    @model_validator(mode="after")
+    def _check_range(self):
+        if self.choices is not None:
+            if (self.low, self.high) != (None, None) or self.log:
+                raise ValueError(
+                    f"`choices` must go without low, high and log. Received: low={self.low}, high={self.high}, "
+                    f"log={self.log}. Leave out the range or the choices."
+                )
+            if not self.choices or any(value in self.choices[:place] for place, value in enumerate(self.choices)):
+                raise ValueError(
+                    f"`choices` must name one value or more, each once. Received: {list(self.choices)}. Give others."
+                )
+            return self
+        if self.low is None or self.high is None:
+            raise ValueError(
+                f"A range must have low and high. Received: low={self.low}, high={self.high}. Give both, or choices."
+            )
+        if self.low >= self.high or (self.log and self.low <= 0):
+            raise ValueError(
+                f"A range must have low below high, and above 0 with log. Received: low={self.low}, high={self.high}, "
+                f"log={self.log}. Give other bounds."
+            )
+        return self
+
+    @property
+    def bounds(self) -> tuple[int | float, int | float]:
+        """Lowest and highest value of a range.
+
+        Raises:
+            ValueError: the values are chosen from.
+        """
+        if self.low is None or self.high is None:
+            raise ValueError(f"A range must have low and high. Received: choices={self.choices}.")
+        return self.low, self.high
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether integers are drawn."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+
+class TuningConfig(Settings):
+    """What `kbf tune` searches, by Optuna; no other command reads this."""
+
+    trials: int = Field(20, ge=1, description="Number of trials, including pruned and failed ones.")
+    seed: Seed = Field(1, description="Seed of the sampler.")
+    startup_trials: int = Field(
+        5, ge=1, description="Number of random, unpruned trials before the sampler starts to model the results."
+    )
+    pruning: bool = Field(
+        True,
+        description="Prune a trial whose best value is worse than the median of earlier trials at the same step.",
+    )
+    objective: Objective | None = Field(
+        None,
+        description="Maximise the dev score of the task, or minimise the loss on held-out records. "
+        "Default: the former if the configuration has a section `task`.",
+    )
+    space: dict[str, Dimension] = Field(
+        {},
+        description="Setting → its values, such as `finetuning.learning_rate: {low: 1e-5, high: 1e-3, log: true}` or "
+        "`pretraining.optimizer: {choices: [adamw, lamb]}`.",
+    )
+
 
 Backend = Literal["jax", "tensorflow", "torch"]
 

@@ -1,24 +1,159 @@
 """Sections `pretraining` and `second_phase`."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from keras_bert_flow.config.limits import MOST_STEPS
-from keras_bert_flow.config.optimization import (
-    AccumulateBatches,
-    BatchSize,
-    ClipNorm,
-    Decay,
-    DecayFrom,
-    LearningRate,
-    Precision,
-    WarmupSteps,
-    WeightDecay,
-    check_schedule,
-    fit_warmup,
+from keras_bert_flow.config.limits import (
+    MOST_HEADS,
+    MOST_LAYERS,
+    MOST_POSITIONS,
+    MOST_SEQUENCES,
+    MOST_STEPS,
+    MOST_UNITS,
+    Settings,
 )
-from keras_bert_flow.config.settings import Settings
+
+# Section `model`.
+
+
+class ModelConfig(Settings):
+    """The shape of the network."""
+
+    family: str = Field("bert", description="Encoder family; see docs/family.md.")
+    size: Literal["tiny", "mini", "small", "medium", "base", "large"] = Field("base", description="A published size.")
+    num_layers: int | None = Field(
+        None, ge=1, le=MOST_LAYERS, description="Number of encoder blocks. Default: that of `size`."
+    )
+    hidden_dim: int | None = Field(
+        None, ge=1, le=MOST_UNITS, description="Width of the hidden states. Default: that of `size`."
+    )
+    num_heads: int | None = Field(
+        None, ge=1, le=MOST_HEADS, description="Number of attention heads. Default: that of `size`."
+    )
+    intermediate_dim: int | None = Field(
+        None, ge=1, le=4 * MOST_UNITS, description="Width of the feed-forward layer. Default: that of `size`."
+    )
+    max_positions: int = Field(
+        512, ge=8, le=MOST_POSITIONS, description="Maximum sequence length of the model, in tokens."
+    )
+    hidden_act: Literal["gelu", "gelu_tanh"] = Field("gelu", description="Exact GELU (erf), or its tanh approximation.")
+    dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout rate after embeddings and sublayers.")
+    attention_dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout rate of the attention probabilities.")
+    options: dict[str, int | float | str | bool] = Field(
+        default_factory=dict,
+        description="Further fields of the family's shape, such as `embedding_dim` of ALBERT.",
+    )
+
+
+# Settings that pre-training and fine-tuning have in common: types that carry their limits and descriptions.
+
+AUTO = "auto"
+
+BatchSize = Annotated[int, Field(ge=1, le=MOST_SEQUENCES, description="Sequences per step.")]
+AccumulateBatches = Annotated[
+    int,
+    Field(ge=1, description="Number of parts whose gradients are accumulated to one step of `batch_size` sequences."),
+]
+WarmupSteps = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="Number of steps in which the learning rate rises linearly from 0. Default with fewer steps than "
+        "that: a tenth of them.",
+    ),
+]
+LearningRate = Annotated[float, Field(gt=0, description="Peak learning rate.")]
+Decay = Annotated[
+    Literal["linear", "cosine", "trapezoid", "constant"],
+    Field(
+        description="How the learning rate decays to 0 at the last step; `trapezoid`: over the last fifth of the "
+        "steps; `constant`: no decay."
+    ),
+]
+DecayFrom = Annotated[
+    Literal["warmup", "start"],
+    Field(description="Whether the decay starts at the end of the warm-up, or at step 0 as in the original."),
+]
+WeightDecay = Annotated[
+    float, Field(ge=0, description="Decoupled weight decay; biases and layer norms are never decayed.")
+]
+ClipNorm = Annotated[float, Field(gt=0, description="Maximum global norm of the gradient.")]
+Precision = Annotated[
+    Literal["auto", "float32", "mixed_bfloat16", "mixed_float16"],
+    Field(
+        description="Arithmetic; weights, softmax, layer norms and losses stay float32. `auto`: mixed_bfloat16 if "
+        "this machine trains faster in it, else float32."
+    ),
+]
+
+
+def check_equal_parts(batch_size: int, accumulate_batches: int) -> None:
+    """Raise ValueError unless a batch divides into equal parts."""
+    if batch_size % accumulate_batches:
+        raise ValueError(
+            "`batch_size` must be a multiple of `accumulate_batches`. Received: "
+            f"batch_size={batch_size}, accumulate_batches={accumulate_batches}"
+        )
+
+
+def check_at_most(name: str, value: int, limit_name: str, limit: int, remedy: str = "") -> None:
+    """Raise ValueError for a setting above another one."""
+    if value > limit:
+        received = f"{name}={value}, {limit_name}={limit}"
+        raise ValueError(f"`{name}` must be at most `{limit_name}`. Received: {received}. {remedy}".rstrip())
+
+
+def fit_warmup(values: Any, default: int) -> Any:
+    """Return the values of a section, with a warm-up that fits its steps if they are few and none is given.
+
+    Args:
+        default: `warmup_steps` of the section.
+    """
+    if not isinstance(values, dict) or "warmup_steps" in values:
+        return values
+    steps = values.get("total_steps")
+    if isinstance(steps, int | float) and 0 < steps < default:
+        return values | {"warmup_steps": int(steps // 10)}
+    return values
+
+
+def check_schedule(total_steps: int, warmup_steps: int, batch_size: int, accumulate_batches: int) -> None:
+    """Raise ValueError for a warm-up longer than the run, and for batches that do not divide into equal parts."""
+    remedy = "Set warmup_steps as well, or leave it out of the configuration: then it is a tenth."
+    check_at_most("warmup_steps", warmup_steps, "total_steps", total_steps, remedy)
+    check_equal_parts(batch_size, accumulate_batches)
+
+
+# Section `distribution`.
+
+
+class DistributionConfig(Settings):
+    """How pre-training is distributed over devices; it changes results by rounding only, so it is part of no key."""
+
+    kind: Literal["auto", "single", "data_parallel", "model_parallel", "tpu"] = Field(
+        "auto",
+        description="`data_parallel`: each device computes rows of a batch; `model_parallel`: several share a copy "
+        "of the model (jax); `tpu`: data_parallel, refused if there is none; `auto`: by the devices that the process "
+        "finds.",
+    )
+    devices: int | None = Field(
+        None,
+        ge=1,
+        description="Number of devices of all processes together. Default: all. With torch each process has one.",
+    )
+    model_parallel: int | None = Field(
+        None, ge=2, description="Devices that share one copy of the model, for `kind: model_parallel`."
+    )
+
+    @model_validator(mode="after")
+    def _check_model_parallel(self):
+        if (self.kind == "model_parallel") != (self.model_parallel is not None):
+            raise ValueError(
+                "`kind: model_parallel` and `model_parallel`, the devices of one copy, go together. Received: "
+                f"kind={self.kind}, model_parallel={self.model_parallel}"
+            )
+        return self
 
 
 class PretrainingConfig(Settings):
@@ -175,4 +310,61 @@ class SecondPhaseConfig(Settings):
     @model_validator(mode="after")
     def _check_durations(self):
         check_schedule(self.total_steps, self.warmup_steps, self.batch_size, self.accumulate_batches)
+        return self
+
+
+# Section `distillation`.
+
+
+class DistillationConfig(Settings):
+    """A smaller model distilled from the pre-trained one; what is not set here is as in `pretraining`.
+
+    Defaults: Sanh et al. 2019 (DistilBERT), section 3, and the weights of the losses in their training script.
+    """
+
+    teacher: str | None = Field(
+        None,
+        description="Model directory with a masked-LM head and the vocabulary of the records. Default: the model that "
+        "this configuration pre-trains.",
+    )
+    student: ModelConfig = Field(
+        default_factory=lambda: ModelConfig(family="distilbert", num_layers=6), description="The shape of the student."
+    )
+    start: Literal["teacher", "random"] = Field(
+        "teacher", description="Initial weights of the student: evenly spaced layers of the teacher, or random."
+    )
+    temperature: float = Field(
+        2.0, gt=0, description="Temperature of the soft targets: both models' logits are divided by it."
+    )
+    soft_target_weight: float = Field(5.0, ge=0, description="Weight of the loss against the teacher's predictions.")
+    masked_lm_weight: float = Field(2.0, ge=0, description="Weight of the masked-LM loss.")
+    hidden_state_weight: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of the cosine distance between the last hidden states of teacher and student, which must "
+        "be equally wide.",
+    )
+    batch_size: BatchSize = 256
+    accumulate_batches: AccumulateBatches = 1
+    total_steps: int = Field(100_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
+    warmup_steps: WarmupSteps = 5_000
+    learning_rate: LearningRate = 5e-4
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fit_warmup(cls, values: Any) -> Any:
+        return fit_warmup(values, cls.model_fields["warmup_steps"].default)
+
+    @model_validator(mode="after")
+    def _check_durations(self):
+        check_schedule(self.total_steps, self.warmup_steps, self.batch_size, self.accumulate_batches)
+        return self
+
+    @model_validator(mode="after")
+    def _check_weights(self):
+        if not self.soft_target_weight + self.masked_lm_weight + self.hidden_state_weight:
+            raise ValueError(
+                "A student must learn from something. Received: soft_target_weight, masked_lm_weight and "
+                "hidden_state_weight of 0. Set one above 0."
+            )
         return self

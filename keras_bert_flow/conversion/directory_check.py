@@ -5,16 +5,20 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.conversion.adapters import AdaptedTensors, find_base, is_adapter, open_adapted
-from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, open_model_tensors
-from keras_bert_flow.conversion.codecs.tensors import TensorMapping
-from keras_bert_flow.conversion.directory_files import count_pieces, read_json
-from keras_bert_flow.conversion.hf_config import TIED_FIELD, read_hf_config, read_shape
-from keras_bert_flow.conversion.stored_names import check_leftovers, name_some, resolve_names
-from keras_bert_flow.conversion.tables.registry import find_table_of
-from keras_bert_flow.conversion.tables.table import FamilyTable
+from keras_bert_flow.conversion.adapters import (
+    AdaptedTensors,
+    check_leftovers,
+    find_base,
+    is_adapter,
+    name_some,
+    open_adapted,
+    resolve_names,
+)
+from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, TensorMapping, open_model_tensors
+from keras_bert_flow.conversion.directory_files import TIED_FIELD, count_pieces, read_hf_config, read_json, read_shape
+from keras_bert_flow.conversion.tables.table import FamilyTable, find_table_of
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, WORDS_TRANSFORM
 
 FLOAT32_BYTES = 4

@@ -8,11 +8,10 @@ import keras
 from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.conversion.directory_files import read_json
 from keras_bert_flow.conversion.model_directory import load_model, save_model_directory
-from keras_bert_flow.extras import check_installed
+from keras_bert_flow.installed import check_installed
 from keras_bert_flow.models.backbone import Backbone
-from keras_bert_flow.models.heads.multi_label_classifier import MultiLabelClassifier
-from keras_bert_flow.models.heads.text_classifier import TextClassifier
-from keras_bert_flow.models.heads.text_embedder import TextEmbedder
+from keras_bert_flow.models.heads.classifiers import MultiLabelClassifier, TextClassifier
+from keras_bert_flow.models.heads.embedders import TextEmbedder
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 
 PACKAGE, FORMAT = "keras_hub", "kerashub"

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.conversion.directory_files import TOKENIZER_CONFIG, read_json, write_json
-from keras_bert_flow.conversion.hf_config import MAX_NUMBER
-from keras_bert_flow.terminal import abridge
+from keras_bert_flow.console.terminal import abridge
+from keras_bert_flow.conversion.directory_files import MAX_NUMBER, TOKENIZER_CONFIG, read_json, write_json
 
 MODULES = "modules.json"
 TRANSFORMER, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"

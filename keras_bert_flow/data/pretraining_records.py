@@ -1,6 +1,6 @@
 """Random access to the pre-training records of a published folder, whole or cut into shorter sequences."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -8,21 +8,92 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.arrivals import find_carrier
-from keras_bert_flow.data.dynamic_masking import mask_again, read_masking_rule, restore_tokens, with_fraction
-from keras_bert_flow.data.record_tokens import count_tokens, read_tokens, weigh_tokens
-from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
-from keras_bert_flow.records.checking import check_records
-from keras_bert_flow.records.manifest import Manifest
-from keras_bert_flow.records.schema import decode_record
-from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile
+from keras_bert_flow.data.order import RandomAccess, mask_again, read_masking_rule, restore_tokens, with_fraction
+from keras_bert_flow.files.inputs import find_carrier
+from keras_bert_flow.records.example import decode_record
+from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX, TFRecordFile, check_records
+from keras_bert_flow.results.manifest import Manifest
+from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.text.cutting import check_cutting, count_sequences, cut_record
 from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives.registry import DEFAULT
-from keras_bert_flow.text.randomness import keyed_generator
-from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
+from keras_bert_flow.text.objectives.mlm import check_cutting, count_sequences, cut_record
+from keras_bert_flow.text.objectives.objective import DEFAULT, find_objective
+from keras_bert_flow.text.rows import keyed_generator
+from keras_bert_flow.text.tokenizers.files import (
+    find_difference,
+    find_tokenizer_file,
+    list_tokenizer_files,
+    read_tokenizer_file,
+)
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+
+# Restore the tokens of pre-training records, count them, and weight them as labels.
+
+MOST_TOKENS = 16_000_000  # more tokens change little, and would take more than seconds
+BATCH_TOKENS = 1 << 21
+# Tokens above this share of the text count less: word2vec's threshold for 10^9 words is 1e-5, for small corpora 1e-3.
+FREQUENT = 1e-4
+
+
+def read_tokens(records: RandomAccess, length: int) -> Iterator[np.ndarray]:
+    """Yield batches of the records' tokens before masking, int, (sequences, length).
+
+    If there are more than `MOST_TOKENS` tokens, evenly spaced records are read.
+    """
+    step = max(1, -(-len(records) * length // MOST_TOKENS))
+    numbers = range(0, len(records), step)
+    size = max(1, BATCH_TOKENS // length)
+    for start in range(0, len(numbers), size):
+        yield np.stack([restore_tokens(records[number]) for number in numbers[start : start + size]])
+
+
+def count_tokens(
+    batches: Iterable[np.ndarray], vocabulary_size: int, special_ids: Sequence[int] | np.ndarray
+) -> np.ndarray:
+    """Return the frequency of each token, int, (vocabulary,); special pieces are not counted."""
+    counts = sum(
+        (np.bincount(rows.ravel(), minlength=vocabulary_size) for rows in batches), np.zeros(vocabulary_size, "int64")
+    )
+    counts[list(special_ids)] = 0
+    return counts
+
+
+def weigh_tokens(counts: np.ndarray) -> np.ndarray:
+    """Return label weights that down-weight frequent tokens, float32, (vocabulary,).
+
+    A weight is sqrt(`FREQUENT` / share of the text), at most 1: the probability with which word2vec keeps a word.
+
+    Source: Mikolov et al. 2013, section 2.3; arXiv:1310.4546.
+    """
+    shares = counts / max(1, counts.sum())
+    return np.sqrt(FREQUENT / np.maximum(shares, FREQUENT)).astype("float32")
+
+
+# Check that records were made with the tokenizer of the model that reads them.
+
+
+def check_record_vocabulary(path: Path, vocabulary_size: int, other: str | Path | None) -> None:
+    """Raise ValueError unless records and model have the same vocabulary, and make it into the same tokens.
+
+    Args:
+        path: the file of the records' tokenizer; see `files.read_tokenizer_file`.
+        vocabulary_size: vocabulary size in the manifest of the records.
+        other: the file of the model's tokenizer; None for a new model.
+    """
+    tokenizer = read_tokenizer_file(path)
+    if tokenizer.vocabulary_size != vocabulary_size:
+        raise ValueError(
+            f"Records must come with the vocabulary that they were made with, of {vocabulary_size} pieces. "
+            f"Received: {path}, with {tokenizer.vocabulary_size}. Build the folder again."
+        )
+    if other is None:
+        return
+    if (difference := find_difference(tokenizer, read_tokenizer_file(other))) is not None:
+        raise ValueError(
+            f"Records must be made with the model's tokenizer. Received: {path} and {other}, with {difference}. "
+            f"Build the records again with --vocab {other}."
+        )
+
 
 SAMPLE_SEQUENCES = 1000  # takes a second; their mean context is accurate to a few hundredths
 
@@ -187,3 +258,77 @@ def _open_file(path: Path, records: int | None) -> TFRecordFile:
             "Build the folder again."
         )
     return file
+
+
+# Show pre-training records as text, with their masks.
+
+PARTS = ("train", "held_out")
+LEGEND = "[MASK: word] hidden, [KEPT: word] to predict though shown, [RANDOM other: word] replaced by another"
+
+
+def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> str:
+    """Return the first records of a part as text; the order of records in a file is random.
+
+    Args:
+        folder: output of `kbf records`; the sizes of all files are checked, and the digests of those that are read.
+        count: number of records.
+        part: `train` or `held_out`.
+    Raises:
+        FileNotFoundError: a file is missing.
+        ValueError: a file or record is damaged, ids are beyond the vocabulary, or the part has no records.
+    """
+    folder = Path(folder)
+    if part not in PARTS:
+        raise ValueError(f"The part must be one of {', '.join(PARTS)}. Received: {part}.")
+    manifest = check_records(folder, digests=False)
+    vocabulary = find_tokenizer_file(folder)
+    verify(*list_tokenizer_files(vocabulary))
+    tokenizer = read_tokenizer_file(vocabulary)
+    objective = manifest.config.get("objective", DEFAULT)
+    names = [file.name for file in manifest.files if file.name.startswith(f"{part}-")]
+    blocks = [LEGEND]
+    for path in (folder / name for name in names if name.endswith(RECORD_SUFFIX)):
+        if len(blocks) > count:
+            break
+        verify(path, f"{path}{INDEX_SUFFIX}")
+        file = TFRecordFile(path)
+        for position in range(min(len(file), count + 1 - len(blocks))):
+            place = f"record {position} of {path.name}"
+            blocks.append(show_record(decode_record(file[position]), tokenizer, place, objective))
+    if len(blocks) == 1:
+        raise ValueError(f"There must be {part} records to show. Received: {folder}, with none. Try the other --part.")
+    return "\n\n".join(blocks)
+
+
+def show_record(features: Mapping[str, np.ndarray], tokenizer: Tokenizer, place: str, objective: str) -> str:
+    """Format one record: a header line, then each segment on its own line."""
+    pieces, ids, length = tokenizer.pieces, features["input_ids"], int(np.count_nonzero(features["input_mask"]))
+    largest = int(max(ids.max(), features["masked_lm_ids"].max()))
+    if largest >= len(pieces) or min(ids.min(), features["masked_lm_ids"].min()) < 0:
+        raise ValueError(
+            f"Token ids must be below the vocabulary's size, {len(pieces)}. Received: {largest} in {place}. "
+            "Rebuild the records."
+        )
+    words = [pieces[token] for token in ids[:length]]
+    predicted = features["masked_lm_weights"] > 0
+    for position, original in zip(
+        features["masked_lm_positions"][predicted], features["masked_lm_ids"][predicted], strict=True
+    ):
+        if position >= length:
+            raise ValueError(f"A masked place must hold a token. Received: {position} in {place}. Rebuild the records.")
+        words[position] = show_prediction(words[position], pieces[original], tokenizer.mask_token)
+    head = [place]
+    if label := find_objective(objective).sentence_label:
+        head.append(label.meanings[int(features["next_sentence_labels"][0])])
+    head += [f"{length} tokens", f"{int(predicted.sum())} predictions", f"{len(ids) - length} padding"]
+    is_second = features["segment_ids"][:length] == 1
+    segments = [words[number] for number in np.flatnonzero(~is_second)], [words[n] for n in np.flatnonzero(is_second)]
+    lines = [f"  {name}  {' '.join(segment)}" for name, segment in zip("AB", segments, strict=True) if segment]
+    return "\n".join([", ".join(head), *lines])
+
+
+def show_prediction(shown: str, original: str, mask_token: str = "[MASK]") -> str:
+    """Format a masked token: the input that the model sees, and the token to predict."""
+    if shown == mask_token:
+        return f"[MASK: {original}]"
+    return f"[KEPT: {original}]" if shown == original else f"[RANDOM {shown}: {original}]"

@@ -4,12 +4,19 @@ The shards of a batch have different numbers of masked tokens, so the mean of th
 file of each backend explains how it computes the loss of the whole batch.
 """
 
+import os
 import re
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
+
+from keras_bert_flow.config.pipeline import PipelineConfig
 
 SEED_STATE = "seed_generator_state"  # suffix of the path of Keras' seed variables (seed, count)
 STEPS_BETWEEN_ASKS = 8
@@ -141,3 +148,166 @@ def replica_seed(state: np.ndarray, replica: int) -> np.ndarray:
 
 def seed_variables(model) -> list[Any]:
     return [variable for variable in model.non_trainable_variables if variable.path.endswith(SEED_STATE)]
+
+
+# Notice at once, on every backend, that another process of a run has ended.
+#
+# Each process holds a connection to the first one, which the system closes when a process dies, however it dies.
+# Without it, collective operations of JAX and TensorFlow wait for minutes, or abort the process with a C++ stack.
+
+CONNECT_SECONDS = 10.0
+FAILED_SECONDS = 60.0  # for the others to end by themselves after one failed, often by an error that they share
+_HELLO_BYTES = 8
+_DONE, _FAILED = b".", b"!"
+
+
+class Liveness:
+    """Connections between the first process of a run and each other one.
+
+    Where they cannot be made, as behind a firewall, nothing is watched, and a loss shows as the backend tells it.
+
+    Args:
+        host: address of the first process.
+        on_loss: called in another thread with what was lost, once.
+        grace_seconds: time for the interrupted operation to raise an error before `on_loss` is called.
+    """
+
+    def __init__(self, cluster: Cluster, host: str, on_loss: Callable[[str], None], grace_seconds: float):
+        self._on_loss, self._grace_seconds = on_loss, grace_seconds
+        self._has_left = threading.Event()
+        self._connections = _connect(cluster, host)  # rank → connection
+        if self._connections:
+            threading.Thread(target=self._watch, name="liveness", daemon=True).start()
+
+    def leave(self, failed: bool = False) -> None:
+        """Tell the others that this process ends, as planned or by an error that they may share."""
+        self._has_left.set()
+        for connection in self._connections.values():
+            with suppress(OSError):
+                connection.sendall(_FAILED if failed else _DONE)
+                connection.shutdown(socket.SHUT_WR)
+
+    def _watch(self) -> None:
+        ranks = {connection: rank for rank, connection in self._connections.items()}
+        while ranks:
+            for connection in select.select(list(ranks), [], [])[0]:
+                said = b""
+                with suppress(OSError):  # a connection that was reset is lost, too
+                    said = connection.recv(1)
+                if said == _DONE:
+                    del ranks[connection]
+                    continue
+                if not self._has_left.wait(FAILED_SECONDS if said == _FAILED else self._grace_seconds):
+                    self._on_loss(f"process {ranks[connection]} {'failed' if said == _FAILED else 'is gone'}")
+                return
+
+
+def _connect(cluster: Cluster, host: str) -> dict[int, socket.socket]:
+    """Connect the others to the first process; return {} in all processes unless all are connected.
+
+    A random token, which only the processes of the run have, keeps others out.
+    """
+    listener = None
+    if cluster.is_first:
+        listener = socket.create_server(("", 0), backlog=cluster.processes)
+    given = [listener.getsockname()[1], int.from_bytes(os.urandom(6), "big")] if listener else [0, 0]
+    port, token = map(int, cluster.sum(np.array(given, np.float64)))  # exact: below 2**53
+    connections: dict[int, socket.socket] = {}
+    with suppress(OSError):
+        if listener is None:
+            connections = _call(host, port, cluster.rank, token)
+        else:
+            with listener:
+                connections = _accept(listener, cluster.processes, token)
+    if cluster.is_any(len(connections) < (1 if listener is None else cluster.processes - 1)):
+        for connection in connections.values():
+            connection.close()
+        return {}
+    return connections
+
+
+def _accept(listener: socket.socket, processes: int, token: int) -> dict[int, socket.socket]:
+    connections: dict[int, socket.socket] = {}
+    deadline = time.monotonic() + CONNECT_SECONDS
+    while len(connections) < processes - 1 and (left := deadline - time.monotonic()) > 0:
+        listener.settimeout(left)
+        with suppress(OSError):
+            connection, _ = listener.accept()
+            connection.settimeout(left)
+            hello = connection.recv(_HELLO_BYTES, socket.MSG_WAITALL)
+            if hello[2:] == token.to_bytes(_HELLO_BYTES - 2, "big"):
+                connection.settimeout(None)
+                connections[int.from_bytes(hello[:2], "big")] = connection
+            else:
+                connection.close()
+    return connections
+
+
+def _call(host: str, port: int, rank: int, token: int) -> dict[int, socket.socket]:
+    connection = socket.create_connection((host, port), CONNECT_SECONDS)
+    connection.settimeout(None)
+    connection.sendall(rank.to_bytes(2, "big") + token.to_bytes(_HELLO_BYTES - 2, "big"))
+    return {0: connection}
+
+
+# Check that batches divide evenly over devices; importable without a backend.
+
+DATA_PARALLEL, MODEL_PARALLEL, TPU = "data_parallel", "model_parallel", "tpu"
+
+
+def check_devices(config: PipelineConfig, backend: str) -> None:
+    """Check what can be checked of the section `distribution` before devices are detected.
+
+    Raises:
+        ValueError: the backend does not support it, or a batch does not divide over the requested number of devices.
+    """
+    settings = config.distribution
+    check_kind(settings.kind, backend)
+    if settings.devices is not None and settings.kind != "single":
+        check_batches(config, max(1, settings.devices // (settings.model_parallel or 1)))
+    if backend == "torch":
+        check_torch_processes(settings.kind, settings.devices, int(os.environ.get("WORLD_SIZE", "1")))
+
+
+def check_kind(kind: str, backend: str) -> None:
+    """Raise ValueError for a kind of distribution that the backend does not support."""
+    if kind == MODEL_PARALLEL and backend != "jax":
+        raise ValueError(
+            f"`distribution.kind: model_parallel` needs jax. Received: backend={backend}. Choose data_parallel."
+        )
+    if kind == TPU and backend == "torch":
+        raise ValueError(
+            "`distribution.kind: tpu` needs jax or tensorflow. Received: backend=torch. Choose another kind."
+        )
+
+
+def check_torch_processes(kind: str, devices: int | None, processes: int) -> None:
+    """Raise ValueError for several devices in one process, since PyTorch uses one device per process."""
+    if processes == 1 and (kind == DATA_PARALLEL or (devices or 1) > 1):
+        raise ValueError(
+            f"With torch each device needs a process. Received: distribution.kind={kind} in one process. "
+            "Start `torchrun --nproc-per-node N -m keras_bert_flow pretrain ...`, or set distribution.kind=auto."
+        )
+
+
+def check_batches(config: PipelineConfig, devices: int) -> None:
+    """Check the batches of both phases up front: the second may begin days after the first."""
+    for phase, section in zip(config.phases, ("pretraining", "second_phase"), strict=False):
+        check_batch(phase.pretraining.batch_size, phase.pretraining.accumulate_batches, devices, section)
+
+
+def check_batch(batch_size: int, parts: int, devices: int, section: str = "pretraining") -> None:
+    """Check that the accumulated parts of a batch divide evenly over the devices.
+
+    Args:
+        section: the section of the configuration with the batch size, for the message.
+    Raises:
+        ValueError: they do not.
+    """
+    if batch_size % (parts * devices):
+        of_parts = f" and accumulate_batches={parts}" if parts > 1 else ""
+        size = max(1, round(batch_size / (parts * devices))) * parts * devices
+        raise ValueError(
+            f"Each device must get as many sequences. Received: {section}.batch_size={batch_size} for {devices} "
+            f"devices{of_parts}. Try batch_size={size}, or set distribution.devices or distribution.kind=single."
+        )

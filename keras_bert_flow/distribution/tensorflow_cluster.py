@@ -12,10 +12,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from keras_bert_flow.backends.adamw import dense_gradients
 from keras_bert_flow.backends.batches import without_autotuning
+from keras_bert_flow.backends.optimizers import dense_gradients
 from keras_bert_flow.backends.values import read_variable
-from keras_bert_flow.data.accumulation import take_part
+from keras_bert_flow.data.pretraining import take_part
 from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, find_reason, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import TokenLoss
 

@@ -14,7 +14,7 @@ import torch.distributed as group
 from torch.distributed.rendezvous import rendezvous
 
 from keras_bert_flow.backends.values import read_variable
-from keras_bert_flow.data.accumulation import split_batches
+from keras_bert_flow.data.pretraining import split_batches
 from keras_bert_flow.distribution.cluster import JOIN_SECONDS, Cluster, find_reason, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import token_loss
 

@@ -1,13 +1,69 @@
 """Plot the losses of pre-training and fine-tuning over steps, as SVG for a page."""
 
+import io
 import math
-from collections.abc import Mapping, Sequence
+import re
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
-from keras_bert_flow.evaluation.drawing import COLOURS, INK, draw_figure
-from keras_bert_flow.evaluation.headings import MODEL_NAMES
-from keras_bert_flow.terminal import escape_controls
+from keras_bert_flow.console.terminal import JOINERS, escape_controls
+from keras_bert_flow.evaluation.page import figure
+from keras_bert_flow.evaluation.summary import (
+    MODEL_NAMES,
+    SHARE,
+    format_metric,
+    main_metric,
+    name_models,
+    name_variation,
+    shown_metrics,
+    tells_little,
+)
+
+# Draw figures with matplotlib, as inline SVG in the page's text colour.
+
+INK = "#010203"  # a unique colour, replaced by the page's text colour
+# Visible on white and on near-black: contrast of at least 3 with both (WCAG 2.1, 1.4.11).
+COLOURS = ("#3a80c9", "#d0691b", "#2a9262", "#b5518f", "#8a7a2f", "#6f6fd0")
+GREY = "#80868f"
+_INKED = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+
+
+def draw_figure(draw: Callable[[Any], None], inches: tuple[float, float], salt: str, alternative: str) -> str:
+    """Return a figure as a self-contained `<svg>` element that reads well on light and on dark pages.
+
+    Args:
+        draw: draws on the axes of matplotlib that it is given.
+        inches: width and height.
+        salt: makes the ids of this drawing differ from those of others on the page.
+        alternative: the text that screen readers read instead.
+    Raises:
+        ImportError: matplotlib, of the extra `plots`, is not installed.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    settings = {"svg.hashsalt": salt, "svg.fonttype": "none", "font.size": 9.5, "text.parse_math": False}
+    with rc_context({**settings, **dict.fromkeys(_INKED, INK)}):
+        figure = Figure(figsize=inches, layout="constrained")
+        axes = figure.subplots()
+        draw(axes)
+        axes.spines[["top", "right"]].set_visible(False)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True)
+    return _inline(file.getvalue(), salt, alternative)
+
+
+def _inline(svg: str, salt: str, alternative: str) -> str:
+    svg = svg[svg.index("<svg") :]  # without the XML and DOCTYPE lines, which HTML does not allow
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)  # the date, and addresses on the web
+    svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
+    svg = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{salt}-", svg)
+    named = f'<svg role="img" aria-label="{escape(alternative)}"'
+    return named + svg.removeprefix("<svg").replace(INK, "currentColor").strip()
+
 
 STYLES = ("-", "--", "-.", ":")
 MEASURED = ("dev_", "held_out_")  # begins the name of what is measured at a step; the rest are means over steps
@@ -167,3 +223,76 @@ def _draw_lines(axes: Any, panel: Panel) -> None:
             label="_" if series.group in shown else series.group.replace("_", " "),
         )
         shown.add(series.group)
+
+
+# Bar chart of the result: the mean main metric of each model, with its interval over dev examples and seeds.
+
+ERRORS = 2  # standard errors to each side, about 95 %
+NAME_CHARACTERS = 26  # in a line beside its bar
+WIDTH, BAR_INCHES, AXIS_INCHES = 6.0, 0.42, 0.65
+
+
+@dataclass(frozen=True)
+class _Bar:
+    name: str
+    value: float  # as displayed: a share in percent
+    error: float  # half of the interval; 0.0 without one
+    text: str
+    is_main: bool
+
+
+def describe_bars(results: Mapping[str, Any]) -> list[str]:
+    """Return the figure; empty without matplotlib, whose absence leaves the table of the same numbers."""
+    heading = shown_metrics(results)[main_metric(results)]
+    bars = _list_bars(results, heading)
+    have_interval = any(bar.error for bar in bars)
+    interval = f" The lines are ± {ERRORS} standard errors over {name_variation(results)}." * have_interval
+    caption = f"Mean {heading.removesuffix(SHARE)} of each model.{interval}"
+    alternative = f"{caption} {'; '.join(f'{bar.name}: {_write_interval(bar, heading)}' for bar in bars)}."
+    height = AXIS_INCHES + BAR_INCHES * len(bars)
+
+    def draw(axes: Any) -> None:
+        for place, bar in enumerate(bars):
+            axes.barh(place, bar.value, height=0.62, color=COLOURS[0] if bar.is_main else GREY)
+            if bar.error:
+                axes.errorbar(bar.value, place, xerr=bar.error, color=INK, capsize=3, linewidth=1.1)
+            side = -1 if bar.value < 0 else 1
+            axes.annotate(
+                *(bar.text, (bar.value + side * bar.error, place), (side * 5, 0)),
+                textcoords="offset points",
+                va="center",
+                ha="left" if side > 0 else "right",
+            )
+        names = ["\n".join(textwrap.wrap(bar.name, NAME_CHARACTERS)) for bar in bars]
+        axes.set_yticks(range(len(bars)), names)
+        axes.invert_yaxis()  # from the top, as in the table
+        axes.set_xlabel(heading)
+        axes.margins(x=0.14)
+        axes.set_xlim(*((0, None) if min(bar.value - bar.error for bar in bars) >= 0 else (None, None)))
+        axes.axvline(0, color=INK, linewidth=0.8)
+        axes.tick_params(axis="y", length=0)
+        axes.grid(axis="x", color=INK, alpha=0.12, linewidth=0.6)
+        axes.set_axisbelow(True)
+
+    try:
+        return [figure(draw_figure(draw, (WIDTH, height), "scores", alternative), caption, "bars")]
+    except ImportError:
+        return []
+
+
+def _list_bars(results: Mapping[str, Any], heading: str) -> list[_Bar]:
+    factor, metric = 100 if heading.endswith(SHARE) else 1, main_metric(results)
+    errors = {} if tells_little(results) else results.get("standard_errors", {})  # an earlier version has none
+    bars = []
+    for model, name in name_models(results).items():
+        mean = results["models"][model][metric]["mean"]
+        error = ERRORS * factor * errors.get(model, 0.0)
+        name = escape_controls(name, JOINERS)
+        bars.append(_Bar(name, factor * mean, error, format_metric(mean, heading), model == "pretrained"))
+    return bars
+
+
+def _write_interval(bar: _Bar, heading: str) -> str:
+    factor = 100 if heading.endswith(SHARE) else 1
+    ends = (format_metric((bar.value + side * bar.error) / factor, heading) for side in (-1, 1))
+    return bar.text + (f" ({' to '.join(ends)})" if bar.error else "")

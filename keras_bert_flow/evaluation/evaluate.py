@@ -3,21 +3,29 @@
 import importlib.metadata
 import json
 import platform
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.config.finetuning import kind_of
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.tasks import kind_of
-from keras_bert_flow.evaluation.data_card import make_data_card
-from keras_bert_flow.evaluation.grid_table import GRID_FILE, RANDOM_GRID_FILE, grid_markdown, other_seconds, read_grid
-from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown
-from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs
-from keras_bert_flow.evaluation.pair_tables import pairs_markdown
-from keras_bert_flow.evaluation.predictions import write_predictions
-from keras_bert_flow.evaluation.questions import DEV, Questions, read_pairs, read_questions, require_kind
-from keras_bert_flow.evaluation.report import Report, write_report
+from keras_bert_flow.config.precision import resolve_precision
+from keras_bert_flow.console.job_progress import JobPart, expect, note, plan_parts
+from keras_bert_flow.console.terminal import escape_markdown
+from keras_bert_flow.evaluation.page import gather_costs
+from keras_bert_flow.evaluation.questions import (
+    DEV,
+    Questions,
+    count_masked_copies,
+    evaluate_minimal_pairs,
+    read_pairs,
+    read_questions,
+    require_kind,
+    write_predictions,
+)
+from keras_bert_flow.evaluation.report import Report, make_data_card, write_report
 from keras_bert_flow.evaluation.results import (
     PRETRAINED,
     WORDS,
@@ -26,7 +34,6 @@ from keras_bert_flow.evaluation.results import (
     score_models,
     worst_errors,
 )
-from keras_bert_flow.evaluation.stage_costs import gather_costs
 from keras_bert_flow.evaluation.summary import (
     calibration_sentence,
     collapse_sentence,
@@ -39,28 +46,71 @@ from keras_bert_flow.evaluation.summary import (
     unreachable_markdown,
     verdict,
 )
-from keras_bert_flow.evaluation.usage import write_commands, write_python
-from keras_bert_flow.input_states import NOTHING_HELD, hold
-from keras_bert_flow.job_progress import JobPart, expect, note, plan_parts
-from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.lineage.links import find_source
-from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.markdown import escape_markdown
-from keras_bert_flow.precision_choice import resolve_precision
-from keras_bert_flow.prediction.derived_task import name_outputs
+from keras_bert_flow.evaluation.tables import (
+    GRID_FILE,
+    RANDOM_GRID_FILE,
+    build_label_curve,
+    curve_markdown,
+    grid_markdown,
+    other_seconds,
+    pairs_markdown,
+    read_grid,
+)
+from keras_bert_flow.files.documents import read_json_object
+from keras_bert_flow.files.inputs import NOTHING_HELD, hold
+from keras_bert_flow.files.paths import check_local
+from keras_bert_flow.prediction.load import name_outputs
 from keras_bert_flow.prediction.predictor import Predictor
-from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.stages.distillation import DISTILLATION
-from keras_bert_flow.stages.evaluation import EVALUATION, evaluation_inputs, evaluation_key
-from keras_bert_flow.stages.pretraining import PRETRAINING
+from keras_bert_flow.results.lineage import find_source
+from keras_bert_flow.results.manifest import read_manifest
+from keras_bert_flow.results.publishing import Contents, publish
+from keras_bert_flow.results.stages.distillation import DISTILLATION
+from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_inputs, evaluation_key
+from keras_bert_flow.results.stages.pretraining import PRETRAINING
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
-from keras_bert_flow.tasks.core.features import Features
-from keras_bert_flow.tasks.core.task import Prediction, Task
-from keras_bert_flow.training.finetuning.task_data import TaskFiles, read_task_files, read_unreachable
-from keras_bert_flow.training.finetuning.task_tables import fetch_tables
+from keras_bert_flow.tasks.core.task import Features, Prediction, Task
+from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables, read_task_files, read_unreachable
 from keras_bert_flow.training.finetuning.trained_part import COSTS
-from keras_bert_flow.training.state.logs import read_log
+from keras_bert_flow.training.loop.logs import read_log
+
+# Usage section of a report: commands to copy, to use its model and to repeat the run.
+
+# Kind of a task → arguments of `kbf predict`; one text unless listed
+QUESTIONS = {
+    "multiple_choice": "--input QUESTIONS --output answers.jsonl",
+    "question_answering": "--input QUESTIONS --output answers.jsonl",
+}
+ONE_TEXT = '"a text"'
+
+
+def write_commands(model: Path, kind: str, backend: str) -> str:
+    """Return shell commands.
+
+    Args:
+        model: the fine-tuned model directory to use.
+        kind: kind of its task.
+        backend: backend of the run.
+    """
+    folder = shlex.quote(str(model))
+    lines = [
+        ("this run once more, with the configuration below", f"kbf run mine.yaml --backend {backend}"),
+        ("ask the model", f"kbf predict --model {folder} {QUESTIONS.get(kind, ONE_TEXT)}"),
+        ("measure it on another table", f"kbf evaluate --config mine.yaml --set task.dev=OTHER --model {folder}"),
+        ("for onnxruntime, TensorFlow Serving or phones", f"kbf export {folder} served --format onnx"),
+        ("for KerasHub, or google-research/bert", f"kbf convert {folder} converted --format kerashub"),
+    ]
+    return "\n\n".join(f"# {what}\n{command}" for what, command in lines)
+
+
+def write_python(model: Path) -> str:
+    """Return Python code that loads the model, a directory in Hugging Face's layout."""
+    folder = repr(str(model))
+    return f"""import keras_bert_flow
+keras_bert_flow.load({folder}).predict(["a text"])  # on TensorFlow, JAX or PyTorch
+
+import transformers  # which class it is, README.md of the folder says
+transformers.AutoTokenizer.from_pretrained({folder})"""
+
 
 SEQUENCES = "sequences"
 SCORING_PAIRS, ASKING = JobPart("scoring minimal pairs", "masked sentences"), JobPart("asking the models", SEQUENCES)

@@ -2,24 +2,28 @@
 
 import json
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.directory_check import check_masked_lm
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.prediction.derived_task import find_task, has_unnamed_outputs, name_outputs
-from keras_bert_flow.records.verification import verify
-from keras_bert_flow.tasks.core.features import Features
-from keras_bert_flow.tasks.core.task import Task
-from keras_bert_flow.tasks.core.unreachable import describe_unreachable
-from keras_bert_flow.tasks.formats.rows import abridge
+from keras_bert_flow.data.tasks import BATCH_POSITIONS
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.prediction.load import find_task, has_unnamed_outputs, name_outputs
+from keras_bert_flow.prediction.sentence_scorer import SentenceScorer
+from keras_bert_flow.results.publishing import verify
+from keras_bert_flow.tasks.core.task import Features, Prediction, Task, with_inputs
+from keras_bert_flow.tasks.core.texts import describe_unreachable
+from keras_bert_flow.tasks.formats.rows import JSON_LINES, abridge
 from keras_bert_flow.tasks.formats.tables import sort_names
-from keras_bert_flow.tasks.minimal_pairs import EncodedPairs, encode_pairs, read_minimal_pairs
+from keras_bert_flow.tasks.minimal_pairs import GROUPINGS, EncodedPairs, encode_pairs, read_minimal_pairs
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.training.finetuning.task_tables import fetch_table
+from keras_bert_flow.training.finetuning.task_data import fetch_table, fetch_tables
 
 DEV = "dev"
 
@@ -96,3 +100,127 @@ def require_kind(task: Task, found: Task, model: str | Path) -> None:
             f"A model must be asked about the kind of task that it was fine-tuned on. Received: {model} of "
             f"{found.kind}, task.kind={task.kind}. Set task.kind, or choose another model."
         )
+
+
+# Measure how often a masked language model prefers the acceptable sentence of a minimal pair.
+#
+# The results, in `metrics.json` as `minimal_pairs`, in plain Python values:
+#
+#     pairs: number of pairs
+#     accuracy: mean over the pairs of 1 where the acceptable sentence has the higher pseudo-log-likelihood, 1/2 where
+#         both have the same, else 0; by chance 0.5
+#     standard_error: of that mean: the standard deviation over the pairs / sqrt(pairs); None for fewer than two
+#     ties: pairs whose sentences have the same pseudo-log-likelihood, such as the same tokens
+#     limit: most pairs of a phenomenon, None if all were scored
+#     phenomena, linguistics_terms, fields: group (a `UID`, `linguistics_term` or `field` of the file) →
+#         pairs, accuracy, standard_error and ties, in the order of the file; empty if no line names one
+
+
+def evaluate_minimal_pairs(
+    model: str | Path,
+    path: str | Path,
+    limit: int | None = None,
+    batch_positions: int = BATCH_POSITIONS,
+    advance: Callable[[float], None] = lambda count: None,
+    encoded: EncodedPairs | None = None,
+) -> dict[str, Any]:
+    """Score a masked language model on minimal pairs by pseudo-log-likelihood.
+
+    Args:
+        model: model directory with a masked-LM head.
+        path: .jsonl in the format of BLiMP, possibly packed; see `read_minimal_pairs`.
+        limit: score only this many pairs of each phenomenon, the first ones. Default: all.
+        batch_positions: token positions of a batch.
+        advance: called with the number of further masked copies of sentences that are scored; one per token.
+        encoded: what `read_pairs` returns for these arguments, if already called.
+    Returns:
+        The results, as the module describes them.
+    Raises:
+        FileNotFoundError, ValueError: as for `read_pairs`, or the weights are unusable.
+    """
+    encoded = encoded or read_pairs(model, path, limit)
+    scorer = SentenceScorer(model, batch_positions)
+    scores = scorer.score(encoded.sentences, lambda batches: _tell(batches, advance))
+    return summarise_pairs(encoded, scores) | {"limit": limit}
+
+
+def count_masked_copies(encoded: EncodedPairs) -> int:
+    """Return how many masked copies of sentences are scored; equal sentences are scored once."""
+    return sum(len(token_ids) - 2 for token_ids in encoded.sentences)
+
+
+def summarise_pairs(encoded: EncodedPairs, scores: np.ndarray) -> dict[str, Any]:
+    """Compare the scores of each pair, and summarise them over all pairs and over each group.
+
+    Args:
+        scores: float, (sentences,).
+    """
+    good, bad = scores[encoded.good], scores[encoded.bad]
+    points = np.where(good == bad, 0.5, good > bad)  # (pairs,)
+    groups = {}
+    for grouping in GROUPINGS:
+        members: dict[str, list[int]] = {}
+        for number, pair in enumerate(encoded.pairs):
+            if (name := pair.groups[grouping]) is not None:
+                members.setdefault(name, []).append(number)
+        groups[grouping] = {name: _summarise(points[numbers]) for name, numbers in members.items()}
+    return _summarise(points) | groups
+
+
+def _summarise(points: np.ndarray) -> dict[str, Any]:
+    error = float(points.std(ddof=1)) / math.sqrt(len(points)) if len(points) > 1 else None
+    return {
+        "pairs": len(points),
+        "accuracy": float(points.mean()),
+        "standard_error": error,
+        "ties": int((points == 0.5).sum()),
+    }
+
+
+def _tell(batches: Sequence, advance: Callable[[float], None]) -> Iterator:
+    for rows, width in batches:
+        yield rows, width
+        advance(len(rows))
+
+
+# Write the predictions of a run as JSON lines, and in the official format if there is one.
+
+
+def write_predictions(
+    folder: Path, name: str, task: Task, examples: Sequence[Any], predictions: Sequence[Prediction]
+) -> None:
+    """Write `<name>.jsonl`, one prediction per line with its texts, in the order of the examples, and official files.
+
+    For questions these are `<name>.answers.json`, for the official scripts of SQuAD, and if there may be no answer
+    `<name>.no_answer.json`, for their `--na-prob-file`; for tags `<name>.conll`, with the columns word, tag and
+    predicted tag, for conlleval, unless a word contains a blank.
+    """
+    lines = (json.dumps(prediction) + "\n" for prediction in with_inputs(examples, predictions))
+    with open(folder / f"{name}{JSON_LINES}", "w", encoding="utf-8", newline="\n") as file:
+        file.writelines(lines)
+    task.write_beside(folder / name, examples, predictions)
+
+
+# Score a prediction file in the official format of its task, without a model and without Keras.
+
+
+def score_predictions(config: PipelineConfig, path: str | Path) -> dict[str, float]:
+    """Score predictions on the task's dev file.
+
+    The file is `.jsonl`, one prediction per line with its texts, as written by `kbf predict --input`, in any order; or,
+    by the kind of the task: SQuAD's JSON object of ids and answers (1.1, or 2.0 if a question has no answer); CoNLL
+    columns, the word first and the predicted tag last; for classes and numbers GLUE's table of index and prediction.
+    Labels are learnt from the training file if it exists, else from the dev file.
+
+    Raises:
+        FileNotFoundError: the predictions or the dev file are missing.
+        ValueError: the predictions are not of these examples; the message names the file.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"Predictions must be in a file. Received: {path}, which is not one. Check the path.")
+    config = fetch_tables(config)
+    verify(path, config.task.train, config.task.dev)
+    task = make_task(**config.task.arguments)
+    examples = task.read(config.task.dev)
+    task = task.learn(task.read(config.task.train) if Path(config.task.train).is_file() else examples)
+    return task.score_file(path, examples)

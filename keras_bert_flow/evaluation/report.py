@@ -1,32 +1,323 @@
 """Write a run's report: one HTML file with the gain from pre-training, and everything behind it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from keras_bert_flow.artifacts import write_atomically
-from keras_bert_flow.evaluation.curves import Panel, describe_panel, draw_panel, last_values, log_panels
-from keras_bert_flow.evaluation.data_card import describe_data
-from keras_bert_flow.evaluation.grid_table import NOTE, grid_rows
-from keras_bert_flow.evaluation.label_curve import NOTE as CURVE_NOTE
-from keras_bert_flow.evaluation.label_curve import curve_panel, curve_rows, describe_gains
-from keras_bert_flow.evaluation.page import code, details, figure, page, paragraph, section, table
-from keras_bert_flow.evaluation.pair_tables import describe_minimal_pairs
-from keras_bert_flow.evaluation.result_sections import (
-    describe_classes,
-    describe_confusion,
-    describe_errors,
-    describe_extra_dev,
-    describe_results,
-    describe_unreachable_labels,
-    describe_unread,
+from keras_bert_flow.data.pretraining_records import show_examples
+from keras_bert_flow.evaluation.curves import Panel, describe_bars, describe_panel, draw_panel, last_values, log_panels
+from keras_bert_flow.evaluation.page import (
+    code,
+    describe_costs,
+    details,
+    figure,
+    page,
+    paragraph,
+    section,
+    shaded_table,
+    summarise_costs,
+    table,
 )
-from keras_bert_flow.evaluation.stage_costs import describe_costs, summarise_costs
-from keras_bert_flow.evaluation.summary import verdict
+from keras_bert_flow.evaluation.summary import (
+    COMPARISON_NOTE,
+    calibration_sentence,
+    collapse_sentence,
+    credit_sentence,
+    describe_words,
+    extra_results,
+    format_metric,
+    improving_sentence,
+    interval_sentence,
+    name_models,
+    result_rows,
+    shown_metrics,
+    spread_sentence,
+    verdict,
+)
+from keras_bert_flow.evaluation.tables import CURVE_NOTE as CURVE_NOTE
+from keras_bert_flow.evaluation.tables import (
+    NOTE,
+    curve_panel,
+    curve_rows,
+    describe_gains,
+    describe_minimal_pairs,
+    grid_rows,
+)
+from keras_bert_flow.results.artifacts import write_atomically
+from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.core.texts import list_unreachable
+from keras_bert_flow.tasks.registry import find_task_class
+from keras_bert_flow.training.finetuning.task_data import describe_texts
+
+# Result sections of the report: the tables of models and classes, the confusion matrix, and the errors.
+
+MAX_CLASSES = 40  # wider confusion matrices and longer tables are not readable
+MAX_TEXT = 500  # characters of a shown example
+# Count → heading.
+COUNTS = {"gold": "in the dev set", "predicted": "predicted", "correct": "in both"}
+SHARES = {"precision": "precision %", "recall": "recall %", "f1": "F1 %"}
+NOTHING = "(none)"
+
+
+def describe_results(results: Mapping[str, Any]) -> list[str]:
+    """Return the bars and the table of models, its notes, and the table of runs."""
+    task, metrics = results["task"], shown_metrics(results)
+    header, *rows = result_rows(results)
+    labels = f", {len(task['labels'])} labels" if task["labels"] else ""
+    counts = f"{task['train_examples']:,} training and {task['dev_examples']:,} dev examples{labels}."
+    note = " ".join(filter(None, [counts, spread_sentence(results), collapse_sentence(results)]))
+    runs = [
+        [
+            f"{name}, seed {run['seed']}",
+            *(format_metric(run[metric], heading) for metric, heading in metrics.items()),
+            f"{run['seconds']:,.1f}",
+            *_describe_costs(run),
+            "collapsed" if run["collapsed"] else "still improving" if run["improving"] else "",
+        ]
+        for model, name in name_models(results).items()
+        for run in results["models"][model]["runs"]
+        if run["seed"] is not None
+    ]
+    columns = ["run", *metrics.values(), "seconds", "trained parameters", "peak memory, MB", ""]
+    kinds = ["", *["number"] * (len(columns) - 2), ""]
+    sentences = (
+        note,
+        credit_sentence(results),
+        improving_sentence(results),
+        COMPARISON_NOTE,
+        describe_words(results),
+        interval_sentence(results),
+        calibration_sentence(results),
+    )
+    notes = [paragraph(sentence, "note") for sentence in sentences]
+    return [*describe_bars(results), table(header, rows), *notes, table(columns, runs, kinds)]
+
+
+def _describe_costs(run: Mapping[str, Any]) -> list[str]:
+    """Return the trained parameters of a run, with their share, and the peak memory of its process."""
+    if "trained_parameters" not in run:
+        return ["", ""]
+    share = run["trained_parameters"] / run["parameters"]
+    return [f"{run['trained_parameters']:,} ({share:.2%})", f"{run['peak_bytes'] / 1e6:,.0f}"]
+
+
+def describe_extra_dev(results: Mapping[str, Any]) -> list[str]:
+    """Return a table of models for each further dev file; empty if there is none."""
+    parts = []
+    for name, other in extra_results(results).items():
+        header, *rows = result_rows(other)
+        count = results["extra_dev"][name]["examples"]
+        note = f"{count:,} examples of {name}, which have no part in choosing epochs or settings."
+        parts += [table([name, *header[1:]], rows), paragraph(note, "note")]
+    return parts
+
+
+def describe_unreachable_labels(results: Mapping[str, Any]) -> list[str]:
+    """Return a table of the labels that no model can predict, and why; empty if there are none."""
+    rows = [
+        [f"{name}: {problem}", f"{count:,}", f"{total:,}", f"{count / total:.2%}", reason]
+        for name, found in results.get("unreachable", {}).items()
+        for problem, total, reasons in list_unreachable(found)
+        for reason, count in reasons.items()
+    ]
+    note = "These bound the score: a perfect model would miss them, or guess. Counted with the labels of each file."
+    header = ["labels", "count", "of", "share", "reason"]
+    kinds = ["", "number", "number", "number", "text"]
+    return [table(header, rows, kinds), paragraph(note, "note")] if rows else []
+
+
+def describe_unread(results: Mapping[str, Any]) -> list[str]:
+    """Return what the model does not read of the texts of the task; empty if it reads all of them."""
+    found = results.get("texts", {}).items()
+    return [paragraph(line) for name, counters in found for line in describe_texts(name, counters)]
+
+
+def describe_classes(results: Mapping[str, Any]) -> list[str]:
+    """Return the table of classes; empty if the task has none."""
+    classes, kind = results.get("classes", {}), results["task"]["kind"]
+    if not classes:
+        return []
+    names = list(classes)
+    left_out = ""
+    if len(names) > MAX_CLASSES:
+        names = sorted(names, key=lambda name: classes[name]["f1"])[:MAX_CLASSES]
+        left_out = f" The {MAX_CLASSES} of {len(classes)} with the lowest F1; the others are in metrics.json."
+    rows = [
+        [
+            name,
+            *(format_metric(classes[name][share], heading) for share, heading in SHARES.items()),
+            *(f"{classes[name][count]:,}" for count in COUNTS),
+        ]
+        for name in names
+    ]
+    header = [find_task_class(kind).class_name, *SHARES.values(), *COUNTS.values()]
+    return [table(header, rows), paragraph(f"Pre-trained, {_sum_of_runs(results)}.{left_out}", "note")]
+
+
+def describe_confusion(results: Mapping[str, Any]) -> list[str]:
+    """Return the confusion matrix; empty if the task has none."""
+    if "confusion" not in results:
+        return []
+    names = results["task"]["labels"]
+    if len(names) > MAX_CLASSES:
+        return [paragraph(f"{len(names)} classes are too many to show; the matrix is in metrics.json.", "note")]
+    note = f"Rows: label. Columns: prediction. Pre-trained, {_sum_of_runs(results)}."
+    return [shaded_table("label", names, results["confusion"]), paragraph(note, "note")]
+
+
+def describe_errors(errors: Sequence[Mapping[str, Any]]) -> str:
+    """Return the table of errors, each as returned by `review` of a task."""
+    measure = "distance" if any("distance" in error for error in errors) else "probability"
+    rows = [
+        [
+            show_texts(error),
+            write_answer(error["gold"]),
+            write_answer(error["predicted"]),
+            f"{error[measure]:.3f}",
+        ]
+        for error in errors
+    ]
+    return table(["text", "label", "predicted", measure], rows, ["text", "", "", "number"])
+
+
+def _sum_of_runs(results: Mapping[str, Any]) -> str:
+    runs = len(results["models"]["pretrained"]["runs"])
+    return f"summed over {runs} run{'s' if runs > 1 else ''}"
+
+
+def show_texts(shown: Mapping[str, Any]) -> str:
+    """Format the texts of an example, as returned by `show` and `review` of a task."""
+    return " ‖ ".join(abridge(shown[name]) for name in ("text", "text_pair") if shown.get(name))
+
+
+def write_answer(answer: Any) -> str:
+    """Format a label or a prediction, as returned by `show` and `review` of a task."""
+    if isinstance(answer, list):
+        answer = ", ".join(answer)
+    return abridge(f"{answer:.3f}" if isinstance(answer, float) else answer) or NOTHING
+
+
+def abridge(text: str, length: int = MAX_TEXT) -> str:
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
+# Data card of a report: task tables with labels and examples, sample records, and record counts.
+
+SHOWN_EXAMPLES, SHOWN_RECORDS = 4, 2
+LOOKED_AT = 1000  # examples searched for one of each label
+MAX_RECORD = 1200  # characters of a shown record: a long sequence is a page
+# Counter → the counter that includes it.
+CARD_SHARES = {
+    "unknown_tokens": "tokens",
+    "unknown_characters": "characters",
+    "long_word_characters": "characters",
+    "stripped_characters": "characters",
+    "random_next_that_follows": "random_next",
+    "masked_tokens": "instance_tokens",
+    "padding_positions": "positions",
+}
+
+
+def make_data_card(task: Task, tables: Mapping[str, Sequence[Any]], records: Path) -> dict[str, Any]:
+    """Collect the facts about the data.
+
+    Args:
+        task: with its labels.
+        tables: name → examples; those shown are from the first.
+        records: what the model was pre-trained on.
+    Returns:
+        In plain JSON values: `tables`, name → number of examples and, if the labels of examples are the task's, the
+        count of each; `examples`, as returned by `show` of the task; `records`, as text.
+    """
+    return {
+        "tables": {name: {"examples": len(rows), "labels": _count_labels(task, rows)} for name, rows in tables.items()},
+        "examples": _choose_examples(task, next(iter(tables.values()))),
+        "records": _show_records(records),
+    }
+
+
+def describe_data(card: Mapping[str, Any], counters: Mapping[str, Any]) -> list[str]:
+    """Return the data section of the report; `counters` are those of the records."""
+    parts = [_tabulate(card.get("tables", {}))]
+    if examples := card.get("examples"):
+        rows = [
+            [
+                " ‖ ".join(abridge(shown[name]) for name in ("text", "text_pair") if shown.get(name)),
+                write_answer(shown["gold"]),
+            ]
+            for shown in examples
+        ]
+        parts.append(table(["training example", "label"], rows, ["text", "text"]))
+    if counters:
+        parts.append(table(["pre-training records", "count", "share"], _count_rows(counters)))
+    if records := card.get("records"):
+        parts += [paragraph("Records as a model sees them:", "note"), code(records)]
+    return parts
+
+
+def _count_labels(task: Task, examples: Iterable[Any]) -> dict[str, int]:
+    """Count the labels of examples; empty if a label is not one of the task's, as in tagging or regression."""
+    if not task.labels:
+        return {}
+    golds = [task.show(example)["gold"] for example in examples]
+    counts = Counter(label for gold in golds for label in (gold if isinstance(gold, list) else [gold]))
+    return {label: counts[label] for label in task.labels} if counts.keys() <= {*task.labels} else {}
+
+
+def _choose_examples(task: Task, examples: Sequence[Any]) -> list[dict[str, Any]]:
+    """Return the first example of each label, or the first examples, in the order of the table."""
+    first: dict[str, int] = {}
+    for place, example in enumerate(examples[:LOOKED_AT]):
+        first.setdefault(repr(task.show(example)["gold"]), place)
+        if len(first) >= SHOWN_EXAMPLES:
+            break
+    places = [*dict.fromkeys([*first.values(), *range(min(SHOWN_EXAMPLES, len(examples)))])]
+    return [task.show(examples[place]) for place in sorted(places[:SHOWN_EXAMPLES])]
+
+
+def _show_records(records: Path) -> str:
+    try:
+        return "\n\n".join(abridge(block, MAX_RECORD) for block in show_examples(records, SHOWN_RECORDS).split("\n\n"))
+    except (OSError, ValueError):  # moved away since the training, or without training records
+        return ""
+
+
+def _tabulate(tables: Mapping[str, Mapping[str, Any]]) -> str:
+    counts = table(["table", "examples"], [[name, f"{found['examples']:,}"] for name, found in tables.items()])
+    labels = list(dict.fromkeys(label for found in tables.values() for label in found["labels"]))
+    if not labels or len(labels) > MAX_CLASSES:
+        return counts
+    with_labels = {name: found for name, found in tables.items() if found["labels"]}
+    header = ["label", *(column for name in with_labels for column in (name, "share"))]
+    rows = [
+        [label, *(cell for found in with_labels.values() for cell in _write_share(found, label))] for label in labels
+    ]
+    return f"{counts}\n{table(header, rows)}"
+
+
+def _write_share(found: Mapping[str, Any], label: str) -> list[str]:
+    """Return the count of a label in a table, and its share of the examples, which may have several labels."""
+    count = found["labels"].get(label, 0)
+    return [f"{count:,}", f"{100 * count / (found['examples'] or 1):.1f} %"]
+
+
+def _count_rows(counters: Mapping[str, Any], prefix: str = "") -> list[list[str]]:
+    rows = []
+    for name, value in counters.items():
+        label = prefix + str(name).replace("_", " ")
+        if isinstance(value, Mapping):
+            rows += _count_rows(value, f"{label}: ")
+        else:
+            whole = counters.get(CARD_SHARES[name]) if name in CARD_SHARES else None
+            share = f"{value / whole:.2%} of {CARD_SHARES[name]}".replace("_", " ") if whole else ""
+            rows.append([label, f"{value:,}" if isinstance(value, int) else str(value), share])
+    return rows
+
 
 # Key of `pretraining` in the results → label, and format of the value.
 MASKED_LM_ROWS = {

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from keras_bert_flow.console.job_progress import JobPart, note
 from keras_bert_flow.data.tasks import make_inputs
 from keras_bert_flow.export.format import Inputs, Run
 from keras_bert_flow.export.request import MAX_CHANGED
-from keras_bert_flow.export.sentences import SENTENCES
 from keras_bert_flow.export.served_model import INPUT_NAMES, LOGITS, ServedModel
-from keras_bert_flow.job_progress import JobPart, note
+from keras_bert_flow.export.strings import SENTENCES
 from keras_bert_flow.tasks.core.texts import TextExample, encode_examples
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 

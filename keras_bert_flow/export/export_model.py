@@ -7,21 +7,20 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.artifacts import package_version, publishing
+from keras_bert_flow.console.job_progress import JobPart, note, plan_parts
 from keras_bert_flow.conversion.directory_files import write_json
 from keras_bert_flow.conversion.formats.huggingface import CONFIG, TOKENIZER, copy_files
 from keras_bert_flow.conversion.sentence_files import INPUT_FILES
 from keras_bert_flow.export.comparison import COMPARING, TOLERANCE, Comparison, compare, refused
-from keras_bert_flow.export.format import ExportFormat
+from keras_bert_flow.export.format import ExportFormat, find_export_format
 from keras_bert_flow.export.kinds import EMBEDDING, find_kind
-from keras_bert_flow.export.registry import find_export_format
 from keras_bert_flow.export.request import MAX_CHANGED, check_export, check_max_changed, choose_backend
 from keras_bert_flow.export.served_model import ServedModel, StringInputs, load_served
-from keras_bert_flow.input_states import hold
-from keras_bert_flow.job_progress import JobPart, note, plan_parts
-from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.outputs import EXPORTED
-from keras_bert_flow.prediction.derived_task import find_task, has_task
+from keras_bert_flow.files.inputs import hold
+from keras_bert_flow.files.outputs import EXPORTED
+from keras_bert_flow.files.paths import check_local
+from keras_bert_flow.prediction.load import find_task, has_task
+from keras_bert_flow.results.artifacts import package_version, publishing
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE
 from keras_bert_flow.text.tokenizers.settings import pad_right

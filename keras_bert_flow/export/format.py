@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:  # a request is checked before Keras is imported
+from keras_bert_flow.by_name import load_by_name
+
+if TYPE_CHECKING:
     from keras_bert_flow.export.served_model import ServedModel
+
 
 Inputs = Mapping[str, np.ndarray]  # int64, by the names of the exported model
 Run = Callable[[Inputs], dict[str, np.ndarray]]
@@ -53,3 +56,24 @@ class ExportFormat(ABC):
         Args:
             threads: number of CPU threads; by default the runtime's choice. TensorFlow's threads are set elsewhere.
         """
+
+
+# Registry of serving formats.
+
+# name → class, loaded lazily
+FORMATS = {
+    "onnx": "keras_bert_flow.export.onnx_file:Onnx",
+    "saved_model": "keras_bert_flow.export.tensorflow_formats:SavedModel",
+    "litert": "keras_bert_flow.export.tensorflow_formats:LiteRT",
+}
+
+
+def find_export_format(name: str) -> ExportFormat:
+    """Return the format with a name.
+
+    Raises:
+        ValueError: there is no such format.
+    """
+    if name not in FORMATS:
+        raise ValueError(f"A serving format must be one of {', '.join(FORMATS)}. Received: {name!r}. Use one of these.")
+    return load_by_name(FORMATS[name])()

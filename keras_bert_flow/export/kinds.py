@@ -3,8 +3,7 @@
 from pathlib import Path
 
 from keras_bert_flow.conversion.sentence_files import MODULES
-from keras_bert_flow.prediction.derived_task import find_task, has_task
-from keras_bert_flow.prediction.load import ASKED_AS, FINE_TUNED
+from keras_bert_flow.prediction.load import ASKED_AS, FINE_TUNED, find_task, has_task
 
 FEATURES, MASKED_LM, EMBEDDING = "features", "fill_mask", "sentence_embedding"
 

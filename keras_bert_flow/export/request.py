@@ -4,11 +4,11 @@ import importlib.util
 import os
 from pathlib import Path
 
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.export.format import find_export_format
 from keras_bert_flow.export.kinds import find_kind
-from keras_bert_flow.export.registry import find_export_format
-from keras_bert_flow.extras import check_backend, check_installed, check_release
-from keras_bert_flow.outputs import check_place, existing_output
+from keras_bert_flow.files.outputs import check_place, existing_output
+from keras_bert_flow.installed import check_backend, check_installed, check_release
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import PLAIN, WordPieceTokenizer
 

@@ -15,8 +15,8 @@ from keras import ops
 from keras_bert_flow.conversion.model_directory import load_backbone, load_pretrainer, load_task_model
 from keras_bert_flow.export.kinds import EMBEDDING, FEATURES, MASKED_LM
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.models.vocabulary_logits import make_vocabulary_model
-from keras_bert_flow.prediction.derived_task import find_task
+from keras_bert_flow.models.probing import make_vocabulary_model
+from keras_bert_flow.prediction.load import find_task
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 # our inputs → transformers', in the order of its tokenizers

@@ -1,10 +1,198 @@
 """Dense layer with cheaper gradients, with and without LoRA."""
 
+import random
+from typing import Any
+
 import keras
 
-from keras_bert_flow.backends.products import matmul
-from keras_bert_flow.backends.projection import project
-from keras_bert_flow.layers.lora import SavesLora
+from keras_bert_flow.backends.fused import drop_values, dropped_steps, fuse
+from keras_bert_flow.backends.products import matmul, project
+from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shape
+
+# The two GELU activations of BERT, by name.
+
+HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh")
+
+
+def get_activation(hidden_act: str):
+    """Return an activation function by name.
+
+    `gelu` is the erf form of the 2018 release. `gelu_tanh` is the approximation that google-research/bert adopted in
+    February 2019 and used for its 24 small models of 2020.
+
+    Raises:
+        ValueError: the name is neither of the two.
+    """
+    if hidden_act == "gelu":
+        return _gelu_erf
+    if hidden_act == "gelu_tanh":
+        return _gelu_tanh
+    raise ValueError(
+        f"`hidden_act` must be one of {', '.join(HIDDEN_ACTIVATIONS)}. Received: hidden_act={hidden_act!r}. Try 'gelu'."
+    )
+
+
+def get_training_activation(hidden_act: str):
+    """Return the same function with a cheaper gradient, for inputs of few shapes; see `fusion.fuse`."""
+    return _TRAINING_FORMS[get_activation(hidden_act)]
+
+
+def _gelu_erf(inputs):
+    return keras.ops.gelu(inputs, approximate=False)
+
+
+def _gelu_tanh(inputs):
+    return keras.ops.gelu(inputs, approximate=True)
+
+
+_TRAINING_FORMS = {function: fuse(function) for function in (_gelu_erf, _gelu_tanh)}
+
+
+# Initializers of weight matrices.
+
+
+def truncated_normal(initializer_range: float = 0.02):
+    """Return a new normal initializer truncated at two standard deviations, as for all weights in google-research/bert.
+
+    A Keras initializer draws the same values at each call, so no two variables may share one.
+
+    Args:
+        initializer_range: standard deviation before truncation; truncated, it is 0.88 of that.
+    """
+    return keras.initializers.TruncatedNormal(mean=0.0, stddev=initializer_range)
+
+
+def normal(initializer_range: float = 0.02):
+    """Return a new normal initializer with standard deviation `initializer_range`, as for all weights in transformers.
+
+    For task heads: the smaller their initial weights, the later the encoder learns from them (benchmarks/head_size.py).
+    """
+    return keras.initializers.RandomNormal(mean=0.0, stddev=initializer_range)
+
+
+def lora_uniform(shape, dtype=None):
+    """Initialise the first LoRA matrix, (inputs, rank): uniform within ±1 / sqrt(inputs), as in peft.
+
+    Source: microsoft/LoRA, loralib/layers.py, `kaiming_uniform_(lora_A, a=sqrt(5))`.
+    """
+    return keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")(shape, dtype)
+
+
+# Dropout layer whose seed has a stable path in checkpoints.
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class Dropout(keras.layers.Layer):
+    """Dropout: set a fraction of the values to 0 in training and scale up the others.
+
+    It computes the same as `keras.layers.Dropout`. That layer names its seed `seed_generator_188` or so, by a counter
+    of the process, so a model resumed in another process would not find its state under the old name. Here the path of
+    the seed starts with that of the layer. The random numbers are cheaper too; see `drop_values`.
+
+    Raises:
+        ValueError: `rate` is not in [0, 1).
+    """
+
+    def __init__(self, rate, **kwargs):
+        super().__init__(**kwargs)
+        if not 0 <= rate < 1:
+            raise ValueError(f"A dropout rate must be at least 0 and below 1. Received: rate={rate}. Try 0.1.")
+        self.rate = rate
+
+    def build(self, inputs_shape):
+        if self.rate > 0:
+            # Keras would draw the same seed by default, but without an explicit one PyTorch uses its own generator,
+            # whose state is in no checkpoint.
+            self.seed_generator = keras.random.SeedGenerator(random.randint(1, 10**9), name="seed_generator")
+
+    def call(self, inputs, training=None):
+        if training and self.rate > 0:
+            return drop_values(inputs, *self.draw())
+        return inputs
+
+    def draw(self):
+        """Return the further arguments of `drop_values`: a seed that no other call gets, and the rate in steps."""
+        return self.seed_generator.next(), dropped_steps(self.rate)
+
+    def compute_output_shape(self, inputs_shape):
+        return inputs_shape
+
+    def get_config(self):
+        return super().get_config() | {"rate": self.rate}
+
+
+# Layers that save LoRA in full: the frozen weight and the two matrices, where Keras saves only their sum.
+
+STORED = "lora_"  # prefix of what a layer saves in addition to what Keras saves
+_WEIGHTS = ("kernel", "embeddings")  # weights that may have LoRA
+
+
+class SavesLora(keras.layers.Layer):
+    """Base class, next to a Keras layer with `enable_lora`: training goes on exactly from a saved file.
+
+    Keras' own entries stay the merged weights, which a layer without LoRA loads. In a quantised layer the sum is
+    quantised anew, so the frozen weight is saved with its scale.
+    """
+
+    # Defined by the Keras layer
+    lora_enabled: bool
+    lora_rank: int
+    lora_alpha: float
+    variable_serialization_spec: Any
+
+    def save_own_variables(self, store):
+        super().save_own_variables(store)
+        if self.lora_enabled:
+            for name, variable in self._list_lora_state().items():
+                store[name] = variable
+
+    def load_own_variables(self, store):
+        names = [name for name in store.keys() if name.startswith(STORED)]  # noqa: SIM118, a store is no mapping
+        if not self.lora_enabled:
+            super().load_own_variables({name: store[name] for name in store.keys() if name not in names})  # noqa: SIM118
+            return
+        state = self._list_lora_state()
+        if {*state} != {*names} or any(tuple(store[name].shape) != tuple(state[name].shape) for name in names):
+            raise ValueError(
+                "A file must have the LoRA of the layer that it is loaded into. Received: none, or of other targets or "
+                f"another rank, for {self.name}. Load it before LoRA is enabled, or enable LoRA as it was then."
+            )
+        for name, variable in state.items():
+            variable.assign(store[name])
+
+    def list_lora_matrices(self):
+        """Return the LoRA matrices by name."""
+        weight = next(name for name in _WEIGHTS if hasattr(self, f"_{name}"))
+        return {f"{weight}_{letter}": getattr(self, f"lora_{weight}_{letter}") for letter in "ab"}
+
+    def describe_lora(self):
+        """Return the arguments of `enable_lora` but for the initializers."""
+        return {"rank": self.lora_rank, "lora_alpha": self.lora_alpha}
+
+    def _list_lora_state(self):
+        names = self.variable_serialization_spec[self.quantization_mode]
+        # Keras leaves the private `_kernel` and `_embeddings` to subclasses; the public ones have LoRA added.
+        found = {name: getattr(self, f"_{name}" if name in _WEIGHTS else name, None) for name in names}
+        own = {f"{STORED}own_{name}": variable for name, variable in found.items() if variable is not None}
+        return own | {STORED + name: matrix for name, matrix in self.list_lora_matrices().items()}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class OutputDense(SavesLora, keras.layers.Dense):
+    """`keras.layers.Dense` of a head."""
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """Quantise as Keras does, without its type check, which rejects subclasses."""
+        super().quantize(mode, type_check=False, config=config)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class TokenEmbedding(SavesLora, keras.layers.ReversibleEmbedding):
+    """`keras.layers.ReversibleEmbedding` of tokens."""
+
+    def quantize(self, mode=None, type_check=True, config=None):
+        """Quantise as Keras does, without its type check, which rejects subclasses."""
+        super().quantize(mode, type_check=False, config=config)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -28,3 +216,40 @@ class Dense(SavesLora, keras.layers.Dense):
     def quantize(self, mode=None, type_check=True, config=None):
         """Quantise as Keras does, without its type check, which rejects subclasses."""
         super().quantize(mode, type_check=False, config=config)
+
+
+# Base class of the encoder layers, which take the shape of their encoder.
+
+
+class ShapedLayer(keras.layers.Layer):
+    """Base class of encoder layers; abstract.
+
+    Args:
+        shape: an `EncoderShape`, or its serialised form (`describe_shape`), as in a Keras config.
+    """
+
+    def __init__(self, shape, **kwargs):
+        super().__init__(**kwargs)
+        self.shape = shape if isinstance(shape, EncoderShape) else make_shape(shape)
+
+    def make_dense(self, units, name, activation=None, kind=Dense, **options):
+        """Return a dense layer, or another class `kind`, with the kernel initializer of the encoder."""
+        return kind(
+            units,
+            activation=activation,
+            kernel_initializer=truncated_normal(self.shape.initializer_range),
+            dtype=self.dtype_policy,
+            name=name,
+            **options,
+        )
+
+    def make_dropout(self, name):
+        return Dropout(self.shape.dropout_rate, dtype=self.dtype_policy, name=name)
+
+    def make_layer_norm(self, name, epsilon=None):
+        """Return a layer norm. Default epsilon: that of the encoder."""
+        epsilon = self.shape.layer_norm_epsilon if epsilon is None else epsilon
+        return keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+
+    def get_config(self):
+        return super().get_config() | {"shape": describe_shape(self.shape)}

@@ -4,8 +4,7 @@ import keras
 from keras import ops
 
 from keras_bert_flow.backends.products import matmul
-from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.layers.shaped import ShapedLayer
+from keras_bert_flow.layers.dense import ShapedLayer, truncated_normal
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

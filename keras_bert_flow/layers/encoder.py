@@ -3,13 +3,102 @@
 from functools import partial
 
 import keras
+from keras import ops
 
-from keras_bert_flow.layers.activations import get_activation, get_training_activation
-from keras_bert_flow.layers.attention import MultiHeadSelfAttention
-from keras_bert_flow.layers.initializers import lora_uniform
-from keras_bert_flow.layers.query_key_value import PARTS
-from keras_bert_flow.layers.rematerialise import rematerialise
-from keras_bert_flow.layers.shaped import ShapedLayer
+from keras_bert_flow.layers.attention import MASKED_SCORE, PARTS, MultiHeadSelfAttention
+from keras_bert_flow.layers.dense import ShapedLayer, get_activation, get_training_activation, lora_uniform
+
+# Encode several texts per row: merge them into the batch axis, and split the outputs again.
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class MergeTexts(keras.layers.Layer):
+    """Merge the texts of each row into the batch axis: (batch, texts, length) → (batch * texts, length)."""
+
+    def build(self, inputs_shape):
+        pass
+
+    def call(self, inputs):
+        return ops.reshape(inputs, (-1, ops.shape(inputs)[-1]))
+
+    def compute_output_shape(self, inputs_shape):
+        batch, texts, length = inputs_shape
+        return (None if batch is None or texts is None else batch * texts, length)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class ChoiceScores(keras.layers.Layer):
+    """Split the logits of merged texts by row; a text without tokens is filler and gets `MASKED_SCORE`.
+
+    Call arguments:
+        logits: float, (batch * choices, 1).
+        padding_mask: int or bool, (batch, choices, length). 1 for a real token.
+    Returns:
+        float, (batch, choices).
+    """
+
+    def build(self, logits_shape, padding_mask_shape=None):
+        pass
+
+    def call(self, logits, padding_mask):
+        is_text = ops.any(ops.cast(padding_mask, "bool"), axis=-1)  # (batch, choices)
+        scores = ops.reshape(logits, ops.shape(is_text))
+        return ops.where(is_text, scores, ops.cast(MASKED_SCORE, scores.dtype))
+
+    def compute_output_shape(self, logits_shape, padding_mask_shape):
+        return tuple(padding_mask_shape[:2])
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class SplitTexts(keras.layers.Layer):
+    """Split the vectors of merged texts by row: (batch * texts, hidden) → (batch, texts, hidden).
+
+    Call arguments:
+        vectors: float, (batch * texts, hidden).
+        padding_mask: int or bool, (batch, texts, length). Gives the number of texts per row.
+    """
+
+    def build(self, vectors_shape, padding_mask_shape=None):
+        pass
+
+    def call(self, vectors, padding_mask):
+        return ops.reshape(vectors, (-1, ops.shape(padding_mask)[1], vectors.shape[-1]))
+
+    def compute_output_shape(self, vectors_shape, padding_mask_shape):
+        return (*padding_mask_shape[:2], vectors_shape[-1])
+
+
+# Rematerialisation (gradient checkpointing): recompute part of a layer in the backward pass to save memory.
+
+
+def rematerialise(layer, function, *inputs):
+    """Call a function of a built layer, saving only its inputs for the gradients.
+
+    It is made a pure function of the layer's weights and dropout seeds, so that the recomputation draws the same masks
+    and advances no seed. `keras.RematScope` (3.15) captures both: JAX and TensorFlow then refuse to build the model,
+    and PyTorch draws other masks in the recomputation, so the gradients are not those of the loss.
+
+    Args:
+        layer: the layer whose weights and seeds the function uses; it uses no other state.
+        function: a function of tensors.
+        inputs: its arguments.
+    Returns:
+        The outputs of the function.
+    """
+    weights, seeds = layer.trainable_variables, layer.non_trainable_variables
+
+    def compute(weight_values, seed_values, *arguments):
+        mapping = [*zip(weights, weight_values, strict=True), *zip(seeds, seed_values, strict=True)]
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            outputs = function(*arguments)
+        return outputs, [scope.get_current_value(seed) for seed in seeds]
+
+    weight_values = [ops.convert_to_tensor(weight.value) for weight in weights]
+    seed_values = [ops.copy(seed.value) for seed in seeds]  # PyTorch would advance these tensors in place
+    outputs, states = keras.remat(compute)(weight_values, seed_values, *inputs)
+    for seed, state in zip(seeds, states, strict=True):
+        seed.assign(state)
+    return outputs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

@@ -1,20 +1,107 @@
 """The BERT encoder (backbone) as a functional Keras model."""
 
+from pathlib import Path
+from typing import Any
+
 import keras
 
 from keras_bert_flow.backends.products import product_dtype
-from keras_bert_flow.by_name import load_by_name
-from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.layers.lora import TokenEmbedding
-from keras_bert_flow.models.block_stack import BlockStack
-from keras_bert_flow.models.families.registry import DEFAULT, find_family
-from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze, freeze_lowest
-from keras_bert_flow.models.lora import ALPHA, LORA, QUERY, VALUE, describe_lora, enable_lora, restore_lora
-from keras_bert_flow.models.preset import load_preset, save_preset
-from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
+from keras_bert_flow.by_name import load_by_name, load_public
+from keras_bert_flow.layers.attention import PackTokens, UnpackTokens
+from keras_bert_flow.layers.dense import Dense, TokenEmbedding, truncated_normal
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.families.family import BLOCK, DEFAULT, WIDENING, Family, find_family
 from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.saved_as import SavedAs
 from keras_bert_flow.models.sizes import get_size
+from keras_bert_flow.models.trained_weights import (
+    ALPHA,
+    FROZEN,
+    LORA,
+    QUANTIZED,
+    QUERY,
+    VALUE,
+    describe_frozen,
+    describe_lora,
+    describe_quantized,
+    enable_lora,
+    freeze,
+    freeze_lowest,
+    quantize,
+    restore_lora,
+)
+
+# The stack of encoder blocks on top of the embeddings.
+
+
+class BlockStack:
+    """The layers of an encoder above its embeddings.
+
+    Args:
+        family: the family of the encoder, which defines its blocks.
+        shape: the shape of the encoder.
+        dtype: a Keras dtype policy.
+        prefix: of the layer names, for the second encoder of a model.
+    Attributes:
+        layers: a block for each layer; layers with the same block share its weights.
+        blocks: the distinct blocks, from the lowest up.
+        widening: the dense layer below them; None if the embeddings are as wide as the blocks.
+    """
+
+    def __init__(self, family: Family, shape: EncoderShape, dtype: Any, prefix: str = ""):
+        self.widening = None
+        if shape.widens_embeddings:
+            initializer = truncated_normal(shape.initializer_range)
+            self.widening = Dense(shape.hidden_dim, kernel_initializer=initializer, dtype=dtype, name=prefix + WIDENING)
+        self.layers = load_by_name(family.blocks)(shape, dtype, prefix + BLOCK)
+        self.blocks = list(dict.fromkeys(self.layers))
+        self._packing = PackTokens(dtype=dtype.name, name=f"{prefix}pack_tokens")
+        self._unpacking = UnpackTokens(dtype=dtype.name, name=f"{prefix}unpack_tokens")
+
+    def apply(self, embedded: Any, padding_mask: Any) -> tuple[Any, list[Any]]:
+        """Return the output of the last layer, (batch, length, hidden), and all hidden states.
+
+        The hidden states are the embeddings and the output of each layer; in training they may be packed.
+
+        Args:
+            embedded: output of the embeddings, (batch, length, embedding).
+            padding_mask: int, (batch, length). 1 for a real token.
+        """
+        hidden = embedded if self.widening is None else self.widening(embedded)
+        hidden_states = [hidden]
+        hidden = self._packing(hidden, padding_mask)
+        for block in self.layers:
+            hidden = block(hidden, padding_mask)
+            hidden_states.append(hidden)
+        return self._unpacking(hidden, padding_mask), hidden_states
+
+
+# Load and save models as model directories (presets).
+
+# `conversion` imports `models`, so these are resolved by name to avoid an import cycle.
+LOAD = "keras_bert_flow.conversion.model_directory:load_model"
+SAVE = "keras_bert_flow.conversion.model_directory:save_model_directory"
+
+
+def load_preset(kind: type, path, **overrides):
+    """Load a model of class `kind` from a model directory, and note the directory for its preprocessor."""
+    model = load_by_name(LOAD)(kind, path, **overrides)
+    getattr(model, "backbone", model).preset = str(path)
+    return model
+
+
+def load_preprocessor(path, max_positions):
+    """Return the `TextPreprocessor` of a model directory, or None if it holds no tokenizer."""
+    return load_public("TextPreprocessor").of_model(path, max_positions)
+
+
+def save_preset(model, path, **details) -> None:
+    """Write a model to a model directory, with the tokenizer of its preprocessor unless a vocabulary is given."""
+    load_by_name(SAVE)(model, path, **details)
+    preprocessor = getattr(model, "preprocessor", None)
+    if preprocessor is not None and details.get("vocabulary_path") is None:
+        preprocessor.tokenizer.write(Path(path))
+
 
 INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
 

@@ -1,8 +1,13 @@
 """Losses and metrics that Keras lacks for these output shapes."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_bert_flow.layers.attention import MASKED_SCORE
+from keras_bert_flow.layers.heads import unit_length
 from keras_bert_flow.models.defaults import TokenAccuracy, TokenLoss
 
 
@@ -92,3 +97,177 @@ def weigh_tags(labels, logits, sample_weight=None):
         sample_weight = ops.cast(sample_weight, "float32")
         weights = weights * (sample_weight if len(sample_weight.shape) == 2 else ops.reshape(sample_weight, (-1, 1)))
     return ops.maximum(labels, 0), logits, weights
+
+
+# Losses of a whole dataset: means over rows or tokens by their weights, not over batches.
+
+MEANS = ("mean_with_sample_weight", "sum")  # reductions of losses whose mean over a dataset is known
+
+
+class DatasetLosses:
+    """The means of the losses of a model over all batches of an evaluation.
+
+    Keras averages the losses of batches by their numbers of rows, which counts filler rows of weight 0, and tokens in
+    a batch with few of them more than others.
+
+    Args:
+        losses: output → loss; one output may have the name None.
+        weights: output → factor of its mean in the total.
+    """
+
+    def __init__(self, losses: Mapping[str | None, keras.losses.Loss], weights: Mapping[str | None, float]):
+        self._losses = {name: _without_reduction(loss) for name, loss in losses.items()}
+        self._weights = weights
+
+    @classmethod
+    def make(cls, losses: Any, weights: Any) -> "DatasetLosses | None":
+        """Return the losses of a model, or None if the mean of one over a dataset is not defined."""
+        losses = losses if isinstance(losses, Mapping) else {None: losses}
+        if not all(_has_mean(loss) for loss in losses.values()):
+            return None
+        if weights is not None and not isinstance(weights, Mapping):
+            return None
+        return cls(losses, {name: 1.0 if weights is None else weights.get(name, 1.0) for name in losses})
+
+    def are_built(self, metrics: list[Any]) -> bool:
+        """Return whether the metrics of a model include those of single losses, which Keras creates late."""
+        names = {metric.name for metric in metrics}
+        return len(self._losses) == 1 or all(f"{name}_loss" in names for name in self._losses)
+
+    def update(self, metrics: list[Any], y: Any, y_pred: Any, sample_weight: Any) -> None:
+        """Add a batch to the metrics of a model: `loss`, and of several outputs `OUTPUT_loss` each."""
+        means = {metric.name: metric for metric in metrics}
+        total: Any = 0.0
+        for name, loss in self._losses.items():
+            labels, outputs, weights = (
+                each.get(name) if isinstance(each, Mapping) and name is not None else each
+                for each in (y, y_pred, sample_weight)
+            )
+            value, weight = _measure(loss, labels, outputs, weights)
+            if len(self._losses) == 1:
+                means["loss"].update_state(self._weights[name] * value, sample_weight=weight)
+                return
+            mean = means[f"{name}_loss"]
+            mean.update_state(value, sample_weight=weight)
+            total = total + self._weights[name] * mean.result()
+        means["loss"].reset_state()
+        means["loss"].update_state(total)
+
+
+def _has_mean(loss: Any) -> bool:
+    """Return whether a loss is one of this package or of Keras, and a mean or a sum; others divide in other ways."""
+    is_known = type(loss).__module__.startswith(
+        ("keras_bert_flow.models.", keras.losses.Loss.__module__.partition(".")[0] + ".")
+    )
+    return is_known and isinstance(loss, keras.losses.Loss) and loss.reduction in MEANS
+
+
+def _without_reduction(loss: keras.losses.Loss) -> keras.losses.Loss:
+    return type(loss).from_config(loss.get_config() | {"reduction": "none"})
+
+
+def _measure(loss: keras.losses.Loss, labels: Any, outputs: Any, weights: Any) -> tuple[Any, Any]:
+    """Return the weighted mean of the losses of a batch, and the sum of the weights."""
+    losses = loss(labels, outputs, weights)
+    if isinstance(loss, TagLoss):
+        weights = weigh_tags(labels, outputs, weights)[2]
+    # As Keras divides: by the sum of the weights as they are given.
+    weights = ops.ones_like(losses) if weights is None else ops.convert_to_tensor(weights, dtype=losses.dtype)
+    weight = ops.sum(weights)
+    total = ops.sum(losses)
+    # Of a batch without weight the mean is 0, and it does not count.
+    return ops.where(weight > 0, total / ops.where(weight > 0, weight, ops.ones_like(weight)), total), weight
+
+
+# Losses and metrics for text embeddings trained on pairs: cosine and in-batch contrastive.
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class CosineLoss(SquaredError):
+    """Squared error of the cosine similarity of each pair.
+
+    Call arguments:
+        y_true: float, (batch,) or (batch, 1). The target cosine.
+        y_pred: float, (batch, 2, hidden). The vectors of both texts.
+    Source: Reimers and Gurevych 2019, section 3, regression objective; `CosineSimilarityLoss` of
+    `sentence_transformers`.
+    """
+
+    def call(self, y_true, y_pred):
+        return super().call(y_true, pair_cosines(y_pred))
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class CosineError(keras.metrics.RootMeanSquaredError):
+    """Root mean squared error of the cosine similarity, as for `CosineLoss`."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        cosines = pair_cosines(y_pred)
+        return super().update_state(ops.reshape(y_true, ops.shape(cosines)), cosines, sample_weight)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class ContrastiveLoss(TokenLoss):
+    """Contrastive loss with in-batch negatives (InfoNCE): find the second text of each pair by the scaled cosine.
+
+    Call arguments:
+        y_true: int, (batch, 2). Ids of both texts; texts with the same id are the same text.
+        y_pred: float, (batch, 2, hidden). The vectors of both texts.
+        sample_weight: float, (batch,). A pair of weight 0 is filler: its second text is never a negative.
+    Args:
+        scale: factor of the cosines.
+    Source: Henderson et al. 2017, section 4.4, arXiv:1705.00652; `MultipleNegativesRankingLoss` of
+    `sentence_transformers`, which has no such ids: its batches contain no text twice.
+    """
+
+    def __init__(self, scale=20.0, reduction="mean_with_sample_weight", **kwargs):
+        super().__init__(reduction=reduction, **kwargs)
+        self.scale = scale
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        logits = candidate_logits(y_pred, y_true, sample_weight, self.scale)
+        return super().__call__(_own_places(logits), logits, sample_weight)
+
+    def get_config(self):
+        return super().get_config() | {"scale": self.scale}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class ContrastiveAccuracy(TokenAccuracy):
+    """Share of pairs whose second text is the nearest of the candidates of `ContrastiveLoss`."""
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        logits = candidate_logits(y_pred, y_true, sample_weight)
+        return super().update_state(_own_places(logits), logits, sample_weight)
+
+
+def pair_cosines(vectors):
+    """Return the cosine of each pair, (batch,), of vectors, (batch, 2, hidden)."""
+    units = unit_length(ops.convert_to_tensor(vectors))
+    return ops.sum(units[:, 0] * units[:, 1], axis=-1)
+
+
+def candidate_logits(vectors, numbers, weights=None, scale=1.0):
+    """Return the scaled cosine of each first text with each second one, (batch, batch).
+
+    It is `MASKED_SCORE` if the second text is not a valid negative: it is filler, or its pair shares a text with that
+    of the row. Each row's own second text is always a candidate.
+    """
+    units = unit_length(ops.convert_to_tensor(vectors))
+    logits = ops.matmul(units[:, 0], ops.transpose(units[:, 1])) * scale
+    is_own = ops.eye(ops.shape(logits)[0], dtype="bool")
+    is_negative = ops.logical_not(_share_a_text(ops.cast(numbers, "int32")))
+    if weights is not None:
+        is_real = ops.reshape(ops.cast(weights, "float32"), (1, -1)) > 0
+        is_negative = ops.logical_and(is_negative, is_real)
+    return ops.where(ops.logical_or(is_own, is_negative), logits, ops.cast(MASKED_SCORE, logits.dtype))
+
+
+def _share_a_text(numbers):
+    """Return whether two pairs have a text in common, bool, (batch, batch)."""
+    is_same = ops.equal(numbers[:, None, :, None], numbers[None, :, None, :])  # (pair, pair, its text, its text)
+    return ops.any(is_same, axis=(-1, -2))
+
+
+def _own_places(logits):
+    return ops.arange(ops.shape(logits)[0], dtype="int32")

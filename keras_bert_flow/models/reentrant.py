@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import keras
 
-from keras_bert_flow.backends.stateless_loops import StatelessLoops, keeping_grad_mode, make_test_function
+from keras_bert_flow.backends.steps import StatelessLoops, keeping_grad_mode, make_test_function
 
 
 class ReentrantModel(keras.Model):

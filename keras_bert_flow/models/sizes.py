@@ -1,10 +1,10 @@
 """Published model sizes, and the encoder shape of a configuration."""
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.families.family import find_family
 
 # Source: Devlin et al. 2019, section 3 (base, large); Turc et al. 2019, table 1, arXiv:1908.08962 (the others).
 SIZES = {
@@ -47,3 +47,143 @@ def resolve_shape(model: Any, vocabulary_size: int) -> EncoderShape:
                 f"`model.options` must be fields of the family {model.family}: {', '.join(own)}. Received: {name}."
             )
     return kind(**get_size(model.size) | given | model.options | {"vocabulary_size": vocabulary_size})
+
+
+# FLOPs of pre-training, counted from the architecture.
+
+
+@dataclass(frozen=True)
+class Flops:
+    """FLOPs of one sequence; a multiply-add counts as two.
+
+    Attributes:
+        encoder: forward pass of all blocks, and of the embedding projection.
+        embeddings: forward pass of the segment embeddings, a one-hot product here. Tokens are looked up, positions
+            added.
+        pooler: forward pass of the pooler and the two-way head; 0 without a pooler.
+        gather: forward pass of gathering the masked positions, a one-hot product here.
+        masked_lm: forward pass of the head at those positions, with the projection to the vocabulary.
+        bag_of_words: forward pass of the head on the mean of the tokens, with that projection; 0 without this head.
+        generator: forward pass of the blocks of a generator, and of its embedding projection; 0 without a generator.
+        detector: forward pass of the head that detects replaced tokens; 0 without a generator.
+    """
+
+    encoder: int
+    embeddings: int
+    pooler: int
+    gather: int
+    masked_lm: int
+    bag_of_words: int
+    generator: int = 0
+    detector: int = 0
+
+    @property
+    def forward(self) -> int:
+        heads = self.pooler + self.gather + self.masked_lm + self.bag_of_words + self.detector
+        return self.encoder + self.generator + self.embeddings + heads
+
+    @property
+    def training(self) -> int:
+        """FLOPs of forward and backward pass: each product has two gradients of the same cost, of inputs and weights.
+
+        Those of `embeddings` and `gather` have one gradient: their one-hot operand needs none.
+        """
+        return 3 * self.forward - self.embeddings - self.gather
+
+
+def count_flops(
+    shape: EncoderShape,
+    sequence_length: int,
+    masks_per_sequence: int,
+    use_pooler: bool = True,
+    bag_of_words: bool = False,
+    generator: EncoderShape | None = None,
+) -> Flops:
+    """Count the FLOPs of the matrix products of one sequence.
+
+    With h `hidden_dim`, e `embedding_dim`, i `intermediate_dim`, T `sequence_length`, V `vocabulary_size` and m
+    `masks_per_sequence`:
+
+        block, per token     6 h² (query, key, value) + 2 h² (output) + 4 h i (feed-forward)
+                             + 2 T h (scores) + 2 T h (their product with the values)
+        segments, per token  2 e · `num_segments`
+        widening, per token  2 e h, if there is one
+        gather, per sequence 2 m T h
+        masked LM, per m     2 e h (transform) + 2 e V
+        pooler, per sequence 2 h² + 4 h (next sentence)
+        bag of words, per sequence 2 e h (transform) + 2 e V
+
+    A generator has its own blocks, segments and widening, and the masked LM and its gather use its h; then
+
+        detector, per token  2 h² + 2 h, and the segments twice
+
+    Padding and unfilled predictions count, since the device computes them. Not counted: element-wise operations
+    (dropout, activations, softmax, layer norms, biases, losses), the token look-up, and the optimizer. The number of
+    heads makes no difference.
+
+    Source: Kaplan et al. 2020, section 2.1 (2 N per token for the forward pass, 6 N with the backward pass, for N
+    weights of matrix products; arXiv:2001.08361), who count the attention scores but not their product with the values;
+    Chowdhery et al. 2022, appendix B (6 N + 12 · layers · h · T; arXiv:2204.02311), who count both, as here. Both
+    project every token to the vocabulary; here only the masked tokens are projected.
+    """
+    hidden, embedding = shape.hidden_dim, shape.embedding_dim
+    filler = (generator or shape).hidden_dim  # width of the encoder that predicts the masked tokens
+    prediction = 2 * embedding * (filler + shape.vocabulary_size)
+    return Flops(
+        encoder=_count_blocks(shape, sequence_length),
+        embeddings=2 * sequence_length * shape.num_segments * embedding * (2 if generator else 1),
+        pooler=2 * hidden**2 + 4 * hidden if use_pooler else 0,
+        gather=2 * masks_per_sequence * sequence_length * filler,
+        masked_lm=masks_per_sequence * prediction,
+        bag_of_words=prediction if bag_of_words else 0,
+        generator=_count_blocks(generator, sequence_length) if generator else 0,
+        detector=sequence_length * (2 * hidden**2 + 2 * hidden) if generator else 0,
+    )
+
+
+def _count_blocks(shape: EncoderShape, sequence_length: int) -> int:
+    hidden = shape.hidden_dim
+    block = 8 * hidden**2 + 4 * hidden * shape.intermediate_dim + 4 * sequence_length * hidden
+    widening = 2 * shape.embedding_dim * hidden if shape.widens_embeddings else 0
+    return sequence_length * (shape.num_layers * block + widening)
+
+
+# Check that a student can be distilled from a teacher; importable without Keras.
+
+WIDTHS = ("hidden_dim", "num_heads", "intermediate_dim", "embedding_dim")
+
+
+def check_teacher(student: Any, teacher: Any, hidden_state_weight: float) -> None:
+    """Raise ValueError unless student and teacher have the same vocabulary, and width if hidden states are compared.
+
+    Args:
+        student, teacher: shapes of encoders, or backbones.
+        hidden_state_weight: weight of that loss.
+    """
+    if student.vocabulary_size != teacher.vocabulary_size:
+        raise ValueError(
+            f"A student must have the vocabulary of its teacher. Received: {student.vocabulary_size} tokens, the "
+            f"teacher's {teacher.vocabulary_size}."
+        )
+    if hidden_state_weight and student.hidden_dim != teacher.hidden_dim:
+        raise ValueError(
+            f"Hidden states must be of one width to be compared. Received: hidden_dim={student.hidden_dim}, the "
+            f"teacher's {teacher.hidden_dim}. Set distillation.hidden_state_weight to 0, or give the student that "
+            "width."
+        )
+
+
+def check_start(student: EncoderShape, teacher: EncoderShape) -> None:
+    """Raise ValueError unless a student can be initialised from layers of its teacher."""
+    others = [
+        f"{name}={getattr(student, name)}, not {getattr(teacher, name)}"
+        for name in WIDTHS
+        if getattr(student, name) != getattr(teacher, name)
+    ]
+    if student.num_blocks > teacher.num_layers:
+        others.append(f"{student.num_blocks} blocks for {teacher.num_layers} layers")
+    if others:
+        raise ValueError(
+            "A student that starts from its teacher must be as wide, and no deeper. Received: "
+            f"{', '.join(others)}. Change distillation.student, or set distillation.start to random."
+        )

@@ -7,23 +7,24 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_bert_flow.backends.batches import take_batches
-from keras_bert_flow.backends.checked_batches import check_source
-from keras_bert_flow.layers.dropout import Dropout
-from keras_bert_flow.layers.initializers import normal
-from keras_bert_flow.layers.lora import OutputDense
-from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone
-from keras_bert_flow.models.batch_checks import check_ids, check_labels, class_rule
-from keras_bert_flow.models.dataset_losses import DatasetLosses
-from keras_bert_flow.models.decay_exclusions import OptimizerWithExclusions, list_undecayed
-from keras_bert_flow.models.defaults import make_adamw
-from keras_bert_flow.models.frozen import FROZEN, describe_frozen, freeze
-from keras_bert_flow.models.lora import LORA, describe_lora, restore_lora
-from keras_bert_flow.models.losses import BinaryTokenLoss, LabelLoss, SquaredError
-from keras_bert_flow.models.preset import load_preprocessor, load_preset, save_preset
-from keras_bert_flow.models.quantized import QUANTIZED, describe_quantized, quantize
+from keras_bert_flow.backends.batches import check_source, take_batches
+from keras_bert_flow.layers.dense import Dropout, OutputDense, normal
+from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone, load_preprocessor, load_preset, save_preset
+from keras_bert_flow.models.batch_checks import check_ids, check_labels, class_rule, list_texts, number_classes
+from keras_bert_flow.models.defaults import OptimizerWithExclusions, list_undecayed, make_adamw
+from keras_bert_flow.models.losses import BinaryTokenLoss, DatasetLosses, LabelLoss, SquaredError
 from keras_bert_flow.models.reentrant import ReentrantModel
-from keras_bert_flow.models.text_inputs import list_texts, number_classes
+from keras_bert_flow.models.trained_weights import (
+    FROZEN,
+    LORA,
+    QUANTIZED,
+    describe_frozen,
+    describe_lora,
+    describe_quantized,
+    freeze,
+    quantize,
+    restore_lora,
+)
 
 KNOWN_LOSSES = (keras.losses.SparseCategoricalCrossentropy, SquaredError, LabelLoss, BinaryTokenLoss)
 COMPILES_SHAPES = keras.backend.backend() != "torch"  # whether training compiles each new shape

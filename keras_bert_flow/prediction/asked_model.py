@@ -8,8 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.data.lengths import choose_few_widths, fit_widths, halve_widths
-from keras_bert_flow.data.tasks import ChooseWidths
+from keras_bert_flow.data.tasks import ChooseWidths, choose_few_widths, fit_widths, halve_widths
 from keras_bert_flow.prediction.lines import (
     PlacedItem,
     check_batch_positions,
@@ -18,9 +17,8 @@ from keras_bert_flow.prediction.lines import (
     read_items,
     read_until_mistake,
 )
-from keras_bert_flow.tasks.core.cut_texts import CutTexts
 from keras_bert_flow.tasks.core.task import Prediction
-from keras_bert_flow.tasks.core.texts import pose_texts
+from keras_bert_flow.tasks.core.texts import CutTexts, pose_texts
 from keras_bert_flow.tasks.formats.rows import read_lines
 from keras_bert_flow.tasks.formats.tables import read_columns
 from keras_bert_flow.text.corpus.inputs import PARQUET

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.conversion.directory_files import read_json
-from keras_bert_flow.outputs import EXPORTED
+from keras_bert_flow.files.outputs import EXPORTED
 
 ONNX = "keras_bert_flow.export.onnx_file:Onnx"
 INPUTS = {"input_ids": "token_ids", "token_type_ids": "segment_ids", "attention_mask": "padding_mask"}

@@ -3,20 +3,45 @@
 import json
 import os
 import select
+import shutil
 import sys
+import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 
-from keras_bert_flow.json_documents import parse_json
-from keras_bert_flow.prediction.whole_file import writing_whole
+from keras_bert_flow.console.terminal import show_json
+from keras_bert_flow.files.documents import parse_json
+from keras_bert_flow.files.outputs import check_place
+from keras_bert_flow.files.paths import check_local
+from keras_bert_flow.results.artifacts import removed_on_leaving, temporary_path
+from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.tasks.core.task import Prediction
-from keras_bert_flow.tasks.formats.bounded_reading import MAX_LINE_BYTES
-from keras_bert_flow.terminal import show_json
+from keras_bert_flow.tasks.formats.rows import MAX_LINE_BYTES
 from keras_bert_flow.text.corpus.inputs import PARQUET
-from keras_bert_flow.text.encodings import suggest_conversion
+from keras_bert_flow.text.corpus.lines import suggest_conversion
+
+# Write a file atomically.
+
+
+@contextmanager
+def writing_whole(path: str | Path) -> Iterator[Path]:
+    """Yield a temporary path, whose file replaces `path` if the block ends without an error."""
+    unfinished = temporary_path(check_local(path))
+    try:
+        with removed_on_leaving(unfinished):
+            yield unfinished
+            with unfinished.open("rb") as file:
+                os.fsync(file.fileno())
+            unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
 
 PlacedItem = tuple[str, Any]  # location, for messages, and item
 READ_BYTES = 1 << 16  # capacity of a pipe on Linux
@@ -177,3 +202,94 @@ def _write(chunks: Iterable[Sequence[Prediction]], file: TextIO) -> None:
         for prediction in predictions:
             show_json(json.dumps(prediction, ensure_ascii=False, default=np.ndarray.tolist), file)
         file.flush()  # the reader of a pipe may be waiting for it
+
+
+# Write text features as NumPy arrays (.npz).
+
+ARRAYS = ".npz"
+
+
+def check_arrays(path: Path, asked_as: str | None) -> None:
+    """Raise ValueError for an .npz path unless features are requested."""
+    if path.suffix == ARRAYS and asked_as != "features":
+        raise _not_features()
+
+
+def write_arrays(chunks: Iterable[Sequence[Prediction]], path: str | Path) -> None:
+    """Write features to an .npz atomically as they arrive, without holding all of them in memory.
+
+    The arrays: `features`, float32, (texts, size), or those of all tokens concatenated, (tokens, size); `tokens`, the
+    pieces of all texts; `lengths`, int64, (texts,), the number of pieces of each text. `np.split(features,
+    lengths.cumsum()[:-1])` gives those of each.
+
+    Raises:
+        ValueError: the predictions are not features, or there are none.
+    """
+    with writing_whole(path) as unfinished, tempfile.TemporaryFile(dir=Path(path).absolute().parent) as raw:
+        lengths, tokens, size = _write_raw(chunks, raw)
+        rows = raw.tell() // (4 * size)
+        raw.seek(0)
+        with zipfile.ZipFile(unfinished, "w", allowZip64=True) as archive:
+            with archive.open("features.npy", "w", force_zip64=True) as member:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (rows, size)}
+                np.lib.format.write_array_header_1_0(member, header)
+                shutil.copyfileobj(raw, member)
+            for name, values in (("tokens", np.array(tokens)), ("lengths", np.array(lengths, dtype=np.int64))):
+                with archive.open(f"{name}.npy", "w") as member:
+                    np.lib.format.write_array(member, values, allow_pickle=False)
+
+
+def _write_raw(chunks: Iterable[Sequence[Prediction]], raw: BinaryIO) -> tuple[list[int], list[str], int]:
+    """Write the features as bytes; return the number of tokens of each text, the tokens, and the size of a vector."""
+    lengths, tokens, size = [], [], 0
+    for predictions in chunks:
+        for prediction in predictions:
+            if not isinstance(prediction, dict) or "features" not in prediction:
+                raise _not_features()
+            raw.write(np.ascontiguousarray(prediction["features"], dtype="<f4").tobytes())
+            size = prediction["features"].shape[-1]
+            lengths.append(len(prediction["tokens"]))
+            tokens += prediction["tokens"]
+    if not lengths:
+        raise ValueError("There must be a text to make features of. Received: none. Give one a line.")
+    return lengths, tokens, size
+
+
+def _not_features() -> ValueError:
+    return ValueError(
+        f"A file that ends in {ARRAYS} must be of features. Received: another kind of predictions. "
+        "Name one that ends in .jsonl, or ask --as features."
+    )
+
+
+# Check the index folders of `kbf search`.
+
+INDEX = "index.json"
+REMEDY = "Choose another folder, or remove it to have it made anew."
+
+
+def check_index(folder: str | Path) -> None:
+    """Check that a folder is an index and is not damaged, or that one can be made there.
+
+    Raises:
+        OSError: it does not exist, and cannot be made.
+        ValueError: it is not an index, or is damaged.
+    """
+    folder = Path(folder)
+    if not folder.exists():
+        check_place(folder)
+    elif not (folder / INDEX).is_file():
+        raise no_index(folder)
+    else:
+        try:
+            verify(folder)
+        except (FileNotFoundError, ValueError) as error:
+            raise no_index(folder, str(error).partition("Received: ")[2].partition(". ")[0]) from None
+
+
+def no_index(folder: Path, fault: str = "") -> ValueError:
+    """Return the error for a folder that is not an index, or is damaged."""
+    return ValueError(
+        f"An index must be a folder that `kbf search` made. Received: {folder}, which is not one or is damaged"
+        f"{fault and f': {fault}'}. {REMEDY}"
+    )

@@ -1,19 +1,145 @@
 """Load a model directory for prediction: with its fine-tuned task, or without any fine-tuning."""
 
+import logging
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_bert_flow.by_name import load_by_name, load_public
 from keras_bert_flow.conversion.adapters import is_bare_adapter
-from keras_bert_flow.prediction.derived_task import has_task
+from keras_bert_flow.conversion.directory_files import number_labels, read_hf_config, read_json, read_labels
+from keras_bert_flow.conversion.tables.table import find_table
 from keras_bert_flow.prediction.lines import check_batch_positions
 from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.tasks.core.task import TASK_FILE
+from keras_bert_flow.tasks.core.task import TASK_FILE, Task
+from keras_bert_flow.tasks.registry import make_task, read_task
+from keras_bert_flow.tasks.tagging.tagged_words import PLAIN, find_other_spelling, is_tag
 
-if TYPE_CHECKING:  # a request is checked before grain and Keras are imported
+if TYPE_CHECKING:
     from keras_bert_flow.prediction.asked_model import AskedModel
+
+
+# Find the task of a model directory, from its `task.json` or from the head in `config.json`.
+
+_logger = logging.getLogger(__name__)
+
+ARCHITECTURES = {
+    "ForTokenClassification": "token_classification",
+    "ForQuestionAnswering": "question_answering",
+    "ForMultipleChoice": "multiple_choice",
+}
+# `problem_type` of `ForSequenceClassification` in `transformers` → kind of task
+PROBLEMS = {
+    "single_label_classification": "classification",
+    "regression": "regression",
+    "multi_label_classification": "multi_label",
+}
+
+
+def has_task(folder: str | Path) -> bool:
+    """Return whether a directory with a config.json defines a task."""
+    path = Path(folder) / "config.json"
+    if (Path(folder) / TASK_FILE).is_file():
+        return True
+    config = read_json(path)
+    read_hf_config(config, str(path))  # checks the types of its fields
+    return _find_kind(config) is not None
+
+
+def find_task(folder: str | Path) -> tuple[Task, int]:
+    """Return the task of a model directory, and its sequence length.
+
+    Without `task.json`, the architecture, `problem_type` and `id2label` determine the task; texts may be as long as the
+    model has positions. The columns of a table, or a threshold for questions without an answer, are then the defaults.
+
+    Raises:
+        FileNotFoundError: the directory or a file of it is missing, or nothing in it names a task.
+        ValueError: a file is damaged.
+    """
+    path = Path(folder) / "config.json"
+    if not path.is_file():
+        return read_task(folder)
+    config = read_json(path)
+    max_positions = read_hf_config(config, str(path))["max_positions"]
+    if (Path(folder) / TASK_FILE).is_file():
+        return _require_positions(folder, *read_task(folder), max_positions)
+    kind = _find_kind(config)
+    if kind is None:
+        return read_task(folder)  # its error says what is missing
+    values: dict[str, Any] = {}
+    if kind in ("classification", "multi_label", "token_classification"):
+        values["labels"] = read_labels(config, str(path)) or number_labels(_count_labels(config))
+    if kind == "multiple_choice":
+        values["question"] = None  # as in SWAG; one with questions needs a task.json
+    if kind == "token_classification":
+        values["scheme"] = guess_scheme(values["labels"])
+        if values["scheme"] == PLAIN and (spelling := find_other_spelling(values["labels"])):
+            _logger.warning(
+                "%s: the tags look like %s, whose spans are not read: each word is taken by itself. %s in `id2label`.",
+                *(path, spelling.scheme, spelling.remedy),
+            )
+        values["main_metric"] = "accuracy" if values["scheme"] == PLAIN else "f1"
+    return make_task(kind, **values), max_positions
+
+
+def has_unnamed_outputs(folder: str | Path, task: Task) -> bool:
+    """Return whether the outputs of a model have no names of their own, but those of `transformers`: LABEL_0, ..."""
+    is_ours = (Path(folder) / TASK_FILE).is_file()
+    return not is_ours and bool(task.labels) and task.labels == number_labels(len(task.labels))
+
+
+def name_outputs(folder: str | Path, task: Task, names: Sequence[str]) -> Task:
+    """Return the task of a model whose unnamed outputs have these names.
+
+    It is unchanged if the outputs have names, or none are given.
+
+    Raises:
+        ValueError: there is another number of outputs.
+    """
+    if not names or not has_unnamed_outputs(folder, task):
+        return task
+    if len(names) != len(task.labels):
+        raise ValueError(
+            f"`labels` must name each output of the model, in their order. Received: {len(names)} names for the "
+            f"{len(task.labels)} outputs of {folder}. Name all of them."
+        )
+    return make_task(**task.get_config() | {"labels": tuple(names)})
+
+
+def _require_positions(folder: str | Path, task: Task, sequence_length: int, max_positions: int) -> tuple[Task, int]:
+    if sequence_length > max_positions:
+        raise ValueError(
+            f"{Path(folder) / TASK_FILE}: `sequence_length` must be at most the model's {max_positions} positions. "
+            f"Received: {sequence_length}. Do the files belong together?"
+        )
+    return task, sequence_length
+
+
+def guess_scheme(tags: Sequence[str]) -> str:
+    """Return the tagging scheme of a head's labels; IOB1 and IOB2, which decode alike, are not distinguished."""
+    if not any(tag.startswith(("B-", "I-", "S-", "E-")) for tag in tags):
+        return PLAIN
+    return next((scheme for scheme in ("IOB2", "BIOES") if all(is_tag(tag, scheme) for tag in tags)), PLAIN)
+
+
+def _find_kind(config: Mapping[str, Any]) -> str | None:
+    architectures = config.get("architectures")
+    architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
+    architecture = architecture.removeprefix(find_table(config["model_type"]).class_prefix)
+    if architecture != "ForSequenceClassification":
+        return ARCHITECTURES.get(architecture)
+    problem = config.get("problem_type") or (
+        "regression" if _count_labels(config) == 1 else "single_label_classification"
+    )
+    return PROBLEMS.get(problem)
+
+
+def _count_labels(config: Mapping[str, Any]) -> int:
+    """Return the number of outputs as in `transformers`: two by default."""
+    names = config.get("id2label")
+    return len(names) if isinstance(names, Mapping) else config.get("num_labels", 2)
+
 
 FINE_TUNED = "task"
 CONVERT = "keras_bert_flow.conversion.convert:convert"
@@ -22,7 +148,7 @@ ASKED_AS = {
     FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
     "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
     "sentence_embedding": "keras_bert_flow.prediction.embedding:Embedder",
-    "features": "keras_bert_flow.prediction.feature_extractor:FeatureExtractor",
+    "features": "keras_bert_flow.prediction.embedding:FeatureExtractor",
 }
 # task → arguments of the class after the folder
 OPTIONS = {

@@ -10,11 +10,11 @@ import numpy as np
 import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.conversion.model_directory import load_pretrainer
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.prediction.asked_model import AskedModel
-from keras_bert_flow.tasks.core.features import Features, join_texts
+from keras_bert_flow.tasks.core.task import Features, join_texts
 from keras_bert_flow.tasks.core.texts import is_blank, take_texts
 from keras_bert_flow.tasks.formats.rows import abridge
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer

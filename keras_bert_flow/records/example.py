@@ -6,11 +6,145 @@ Feature{1: bytes, 2: floats, 3: int64s};
 each of these three is a list with its values in field 1, packed or not.
 """
 
+import struct
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.records.wire_format import BYTES, FIXED32, VARINT, read_fields, read_varints
+# Read and write the wire format of Protocol Buffers, without protobuf.
+#
+# A message is a sequence of fields: a tag (field number and wire type), then a varint, 4 bytes, 8 bytes, or a length
+# and as many bytes. A varint has seven bits per byte, lowest first, with the highest bit set in all bytes but the last.
+# Input is rejected if protobuf rejects it. Source: protobuf.dev, "Encoding".
+#
+# Nothing here is shared between threads. protobuf's own descriptors are, and reading them from several threads crashed
+# (upb of protobuf 6.33).
+
+VARINT, FIXED64, BYTES, _GROUP, _END_GROUP, FIXED32 = range(6)
+MAX_DEPTH = 100  # of nested messages and groups
+_LENGTH_BYTES = 5  # of the longest tag or length, including leading zeros
+_VARINT_BYTES = 10  # seven bits each: bits above 64 are dropped, as in protobuf
+
+Field = tuple[int, int, int, int]  # field number, wire type, start and end of the value
+
+
+def read_fields(data: bytes, start: int, end: int, depth: int = 0) -> Iterator[Field]:
+    """Yield the fields of a message in order; `depth` is the depth of the message, 0 outermost.
+
+    Raises:
+        ValueError: the bytes from `start` to `end` are not a message.
+    """
+    while start < end:
+        tag = data[start]
+        start += 1
+        if tag >= 0x80:
+            tag, start = _read_short_varint(data, start - 1, end)
+        number, wire = tag >> 3, tag & 7
+        if wire == BYTES:
+            length, start = _read_length(data, start, end)
+            stop = start + length
+        else:
+            stop = _skip(data, start, end, number, wire, depth)
+        if stop > end or not number:
+            raise ValueError("a field is cut off, or has no number")
+        yield number, wire, start, stop
+        start = stop
+
+
+def read_varints(packed: bytes) -> np.ndarray:
+    """Decode consecutive varints to int64, (values,).
+
+    Raises:
+        ValueError: a varint is cut off or too long.
+    """
+    data = np.frombuffer(packed, np.uint8)
+    if packed.isascii():  # a byte each
+        return data.astype(np.int64)
+    if packed[-1] >= 0x80:
+        raise ValueError("a varint is cut off")
+    ends = np.flatnonzero(data < 0x80)
+    starts = np.zeros_like(ends)
+    np.add(ends[:-1], 1, out=starts[1:])
+    widths = ends - starts + 1
+    if widths.max() > _VARINT_BYTES:
+        raise ValueError("a varint is too long")
+    shifts = 7 * (np.arange(len(data)) - starts.repeat(widths))
+    return np.add.reduceat((data & 0x7F).astype(np.int64) << shifts, starts)
+
+
+def read_varint(data: bytes, place: int) -> tuple[int, int]:
+    """Return the number that begins at a position, of up to ten bytes, and where it ends.
+
+    Raises:
+        ValueError: it is cut off or too long.
+    """
+    value = 0
+    for shift, byte in enumerate(data[place : place + _VARINT_BYTES]):
+        value |= (byte & 0x7F) << 7 * shift
+        if byte < 0x80:
+            return value, place + shift + 1
+    raise ValueError("a number is cut off")
+
+
+def write_varint(value: int) -> bytes:
+    """Encode an int64 as a varint."""
+    value &= (1 << 64) - 1
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*written, value))
+
+
+def write_field(number: int, wire: int, value: bytes) -> bytes:
+    """Encode a field; `value` is already encoded, except for the length of `BYTES`."""
+    length = write_varint(len(value)) if wire == BYTES else b""
+    return write_varint(number << 3 | wire) + length + value
+
+
+def _read_length(data: bytes, start: int, end: int) -> tuple[int, int]:
+    length, start = _read_short_varint(data, start, end)
+    if length >> 31:
+        raise ValueError("a length has more than 31 bits")
+    return length, start
+
+
+def _read_short_varint(data: bytes, start: int, end: int) -> tuple[int, int]:
+    value = 0
+    for place in range(_LENGTH_BYTES):
+        if start + place >= end:
+            raise ValueError("a varint is cut off")
+        byte = data[start + place]
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            if value >> 32:
+                break
+            return value, start + place + 1
+    raise ValueError("a tag or length has more than 32 bits")
+
+
+def _skip(data: bytes, start: int, end: int, number: int, wire: int, depth: int) -> int:
+    """Return where a value ends."""
+    if wire == VARINT:
+        for place in range(start, min(start + _VARINT_BYTES, end)):
+            if data[place] < 0x80:
+                return place + 1
+    elif wire in (FIXED32, FIXED64):
+        return start + (4 if wire == FIXED32 else 8)
+    elif wire == BYTES:
+        length, start = _read_length(data, start, end)
+        return start + length
+    elif wire == _GROUP and depth < MAX_DEPTH:
+        while start < end:
+            tag, start = _read_short_varint(data, start, end)
+            if tag == number << 3 | _END_GROUP:
+                return start
+            if not tag >> 3:
+                break
+            start = _skip(data, start, end, tag >> 3, tag & 7, depth + 1)
+    raise ValueError("a value is cut off or has another wire type")
+
 
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 _DTYPES = {_BYTES_LIST: np.dtype(object), _FLOAT_LIST: np.dtype(np.float32), _INT64_LIST: np.dtype(np.int64)}
@@ -111,3 +245,184 @@ def _read_list(data: bytes, start: int, end: int, kind: int) -> list:
         else:
             parts.append(read_varints(data[first:last]))
     return parts
+
+
+# Write scalars to TensorBoard event files, without TensorFlow or TensorBoard.
+#
+# Field numbers and types are those of tensorflow/core/util/event.proto and framework/summary.proto, limited to what a
+# scalar needs. The file is a TFRecord file.
+
+_VERSION = b"brain.Event:2"  # in the first record of a file
+_WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY = 1, 2, 3, 5  # of Event
+_VALUE = 1  # of Summary
+_TAG, _SIMPLE_VALUE = 1, 2  # of Value
+
+
+def encode_header(wall_time: float) -> bytes:
+    """Return the first record of a file; `wall_time` is in seconds since 1970."""
+    return _encode_wall_time(wall_time) + write_field(_FILE_VERSION, BYTES, _VERSION)
+
+
+def encode_scalars(step: int, wall_time: float, scalars: Mapping[str, float]) -> bytes:
+    """Return the record of a step; values are stored as float32."""
+    values = b"".join(write_field(_VALUE, BYTES, _encode_value(tag.encode(), value)) for tag, value in scalars.items())
+    counted = write_field(_STEP, VARINT, write_varint(step)) if step else b""  # protobuf leaves out zeros
+    return _encode_wall_time(wall_time) + counted + (write_field(_SUMMARY, BYTES, values) if values else b"")
+
+
+def _encode_wall_time(seconds: float) -> bytes:
+    return write_field(_WALL_TIME, FIXED64, struct.pack("<d", seconds)) if seconds else b""
+
+
+def _encode_value(tag: bytes, value: float) -> bytes:
+    with np.errstate(over="ignore"):  # infinite in float32, as in protobuf
+        written = np.float64(value).astype("<f4").tobytes()
+    return write_field(_TAG, BYTES, tag) + write_field(_SIMPLE_VALUE, FIXED32, written)
+
+
+# Encode batches of `tf.train.Example` records of one shape: protobuf's bytes, several times faster.
+#
+# The bytes of a batch are laid out in columns, one row per record, as wide as the longest; a second matrix marks which
+# of them a record has. Protocol Buffers encode an integer as a varint: seven bits per byte, lowest first, with the
+# highest bit set in all bytes but the last. Source: protobuf.dev, "Encoding"; field numbers as in `example`.
+
+_INT64_LIST_TAG, _FLOAT_LIST_TAG = b"\x1a", b"\x12"  # tags of Feature
+_FIRST_TAG, _SECOND_TAG = b"\x0a", b"\x12"  # tags of fields 1 and 2, each a length and bytes
+
+# (bytes, (records, width) uint8; which of them are present, the same shape, or None for all)
+_Columns = tuple[np.ndarray, np.ndarray | None]
+
+
+def encode_examples(features: Mapping[str, np.ndarray]) -> list[bytes]:
+    """Serialise records to the bytes that TensorFlow gives for each row, with features sorted by name.
+
+    Args:
+        features: name → (records, values), neither dimension 0: non-negative integers, or floats. No name is a prefix
+            of another.
+    Raises:
+        ValueError: an integer is negative.
+    """
+    columns: list[_Columns] = []
+    for name, values in sorted(features.items(), key=lambda item: item[0].encode()):
+        columns += _encode_feature(name.encode(), values)
+    columns = _with_length(_FIRST_TAG, columns)
+    rows = max(len(data) for data, _ in columns)
+    widths = [data.shape[1] for data, _ in columns]
+    data = np.empty((rows, sum(widths)), np.uint8)
+    is_there = np.ones(data.shape, bool)
+    start = 0
+    for (part, part_is_there), width in zip(columns, widths, strict=True):
+        data[:, start : start + width] = part
+        if part_is_there is not None:
+            is_there[:, start : start + width] = part_is_there
+        start += width
+    ends = np.cumsum(is_there.sum(axis=1)).tolist()
+    joined = data[is_there].tobytes()
+    return [joined[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
+
+
+def _encode_feature(name: bytes, values: np.ndarray) -> list[_Columns]:
+    payload: _Columns
+    if values.dtype.kind == "f":
+        tag, payload = _FLOAT_LIST_TAG, (np.ascontiguousarray(values, "<f4").view(np.uint8), None)
+    else:
+        tag, payload = _INT64_LIST_TAG, _encode_varints(values)
+    feature = _with_length(tag, _with_length(_FIRST_TAG, [payload]))
+    return _with_length(_FIRST_TAG, [*_with_length(_FIRST_TAG, [_constant(name)]), *_with_length(_SECOND_TAG, feature)])
+
+
+def _encode_varints(values: np.ndarray) -> _Columns:
+    """Return the varints of each row side by side, all as wide as the widest."""
+    if values.min() < 0:
+        raise ValueError(f"Integers of a batch must not be negative. Received: {values.min()}.")
+    width = max(1, -(-int(values.max()).bit_length() // 7))
+    if width == 1:
+        return values.astype(np.uint8), None
+    data = np.empty((*values.shape, width), np.uint8)
+    is_there = np.empty(data.shape, bool)
+    for place in range(width):
+        rest = values >> (7 * place)
+        data[..., place] = rest & 0x7F | (rest > 0x7F) * np.uint8(0x80)
+        is_there[..., place] = rest > 0 if place else True
+    return data.reshape(len(values), -1), is_there.reshape(len(values), -1)
+
+
+def _with_length(tag: bytes, columns: list[_Columns]) -> list[_Columns]:
+    """Prepend a tag and the length in bytes to a message."""
+    fixed = sum(data.shape[1] for data, is_there in columns if is_there is None)
+    lengths = [is_there.sum(axis=1, dtype=np.int64) for _, is_there in columns if is_there is not None]
+    length = np.asarray(fixed + sum(lengths), np.int64).reshape(-1, 1)  # (records, 1), or (1, 1) if all are equal
+    return [_constant(tag), _encode_varints(length), *columns]
+
+
+def _constant(data: bytes) -> _Columns:
+    return np.frombuffer(data, np.uint8)[None], None  # (1, bytes)
+
+
+# Schema of pre-training records: features named as in google-research/bert, so that its trainers read our files.
+#
+# The meaning of `next_sentence_labels` depends on the objective, which is in the manifest of the records: `mlm_nsp`, 1
+# if B is random; `mlm_sop`, 1 if A and B are swapped; `mlm` has one text and no such label: always 0, and never read.
+#
+# Source: google-research/bert, create_pretraining_data.py, `write_instance_to_example_files`.
+
+FEATURE_KINDS = {  # NumPy's kind of each type
+    "input_ids": "i",  # (sequence_length,)
+    "input_mask": "i",  # (sequence_length,), 1 for a token, 0 for padding
+    "segment_ids": "i",  # (sequence_length,)
+    "masked_lm_positions": "i",  # (max_predictions,)
+    "masked_lm_ids": "i",  # (max_predictions,)
+    "masked_lm_weights": "f",  # (max_predictions,), 1.0 for a prediction, 0.0 for filler
+    "next_sentence_labels": "i",  # (1,), 0 where B follows A, 1 where it does not
+}
+
+
+def encode_records(
+    *,
+    token_ids: np.ndarray,
+    segment_ids: np.ndarray,
+    lengths: np.ndarray,
+    mask_positions: np.ndarray,
+    mask_ids: np.ndarray,
+    mask_counts: np.ndarray,
+    sentence_labels: np.ndarray,
+) -> list[bytes]:
+    """Serialise masked instances, one or more.
+
+    Args:
+        token_ids: int, (records, sequence_length), with some tokens replaced, padded with zeros.
+        segment_ids: int, (records, sequence_length), padded with zeros.
+        lengths: int, (records,). Tokens of each.
+        mask_positions: int, (records, max_predictions), padded with zeros.
+        mask_ids: int, (records, max_predictions), padded with zeros.
+        mask_counts: int, (records,). Predictions of each.
+        sentence_labels: bool, (records,).
+    """
+    input_mask = np.arange(token_ids.shape[1]) < lengths[:, None]
+    weights = np.arange(mask_ids.shape[1]) < mask_counts[:, None]
+    return encode_examples(
+        {
+            "input_ids": token_ids,
+            "input_mask": input_mask.astype(np.uint8),
+            "segment_ids": segment_ids,
+            "masked_lm_positions": mask_positions,
+            "masked_lm_ids": mask_ids,
+            "masked_lm_weights": weights.astype(np.float32),
+            "next_sentence_labels": sentence_labels[:, None].astype(np.uint8),
+        }
+    )
+
+
+def decode_record(record: bytes) -> Mapping[str, np.ndarray]:
+    """Decode the features of a record by name, those of FEATURE_KINDS, padding included.
+
+    Raises:
+        ValueError: a feature is missing or has another type; the message names it.
+    """
+    features = decode_example(record)
+    for name, kind in FEATURE_KINDS.items():
+        if name not in features or features[name].dtype.kind != kind:
+            raise ValueError(
+                f"A record must hold the feature `{name}`. Received: {sorted(features)}. Rebuild the records."
+            )
+    return features

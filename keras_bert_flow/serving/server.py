@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.prediction.exported_model import ExportedModel, is_exported
-from keras_bert_flow.serving.limits import Limits
+from keras_bert_flow.serving.application import Limits
 
 # path → what the model is asked as there
 ASKED_AS = {"/predict": "task", "/embed": "sentence_embedding"}

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.tasks.formats.bounded_reading import ANY_PACKING
-from keras_bert_flow.tasks.formats.rows import abridge, read_objects
+from keras_bert_flow.tasks.formats.rows import ANY_PACKING, abridge, read_objects
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 NUM_SPECIAL = 2  # [CLS] and [SEP]

@@ -1,17 +1,19 @@
 """Registry of tasks: create a task from its kind and its fields, which are plain values."""
 
 from dataclasses import fields
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from keras_bert_flow.by_name import load_by_name
-from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.files.documents import read_json
+from keras_bert_flow.tasks.core.task import TASK_FILE, Task
 from keras_bert_flow.tasks.formats.rows import abridge
 
 # kind → class, imported on first use, so that a task needs only its own module
 KINDS = {
     "classification": "keras_bert_flow.tasks.classification.classification:Classification",
-    "regression": "keras_bert_flow.tasks.classification.regression:Regression",
+    "regression": "keras_bert_flow.tasks.classification.classification:Regression",
     "multi_label": "keras_bert_flow.tasks.classification.multi_label:MultiLabel",
     "multiple_choice": "keras_bert_flow.tasks.choice.multiple_choice:MultipleChoice",
     "question_answering": "keras_bert_flow.tasks.answering.question_answering:QuestionAnswering",
@@ -74,3 +76,29 @@ def _describe(hint: Any) -> str:
     if get_origin(hint) is tuple:
         return f"a list of {_describe(get_args(hint)[0])}"
     return WORDS.get(hint, str(hint))
+
+
+# Read the task of a model directory from its `task.json`.
+
+
+def read_task(folder: str | Path) -> tuple[Task, int]:
+    """Return the task of a model directory, and its sequence length.
+
+    Raises:
+        FileNotFoundError: the directory has no `task.json`.
+        ValueError: the file does not describe a task; the message names it.
+    """
+    path = Path(folder) / TASK_FILE
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"A model directory must hold {TASK_FILE} to be asked. Received: {folder}, without it. "
+            "Take one that `kbf finetune` made."
+        )
+    try:
+        fields = read_json(path)
+        sequence_length = fields.pop("sequence_length")
+        if type(sequence_length) is not int or sequence_length < 3:
+            raise ValueError("`sequence_length` is no number of tokens")
+        return make_task(**fields), sequence_length
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path}: must say what the task is. Received: {error}. Save the model again.") from None

@@ -1,7 +1,12 @@
 """Lay out instances as rows of matrices, with special tokens and zero padding."""
 
-from collections.abc import Sequence
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 
@@ -62,3 +67,111 @@ def pad_texts(texts: Sequence[np.ndarray], sequence_length: int) -> TokenRows:
         row[: len(text)] = text
     lengths = np.array([len(text) for text in texts])
     return TokenRows(rows, np.zeros(rows.shape, np.uint8), lengths, np.zeros(len(texts), bool))
+
+
+# Random numbers that depend on content alone: one counter-based generator for each named purpose.
+#
+# The number of a worker, the order of work, retries and the clock have no effect on what is drawn.
+
+
+def keyed_generator(*key: str | int) -> np.random.Generator:
+    """Return a Philox generator that is a pure function of the key, such as (seed, purpose, document id, copy)."""
+    # NumPy's stubs lack `ISeedSequence` as an argument.
+    return np.random.Generator(np.random.Philox(_Key(_digest(key, 16).digest())))  # type: ignore[arg-type]
+
+
+def keyed_number(*key: str | int | bytes, digest_bytes: int = 8) -> int:
+    """Map a key to a uniformly distributed number below 256 ** digest_bytes."""
+    return int.from_bytes(_digest(key, digest_bytes).digest(), "little")
+
+
+def keyed_numbers(*beginning: str | int | bytes) -> Callable[[bytes], int]:
+    """Return a function that maps the last part of a key to `keyed_number(*beginning, last)`, faster for many keys."""
+    copy, from_bytes = _digest(beginning, 8).copy, int.from_bytes
+
+    def find_number(last: bytes) -> int:
+        digest = copy()
+        digest.update(len(last).to_bytes(8, "little") + last)
+        return from_bytes(digest.digest(), "little")
+
+    return find_number
+
+
+def as_fraction(number: int) -> float:
+    """Map a number below 256 ** 8 to one in [0, 1)."""
+    return (number >> 11) / 2**53  # a float holds 53 bits; more would round up to 1.0
+
+
+class _Key(np.random.bit_generator.ISeedSequence):
+    """Pass 16 bytes to Philox as its key; `Philox(key=...)` also draws system entropy, in twice the time."""
+
+    def __init__(self, key: bytes):
+        self._key = key
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> np.ndarray:
+        return np.frombuffer(self._key, "<u8")  # (2,), what Philox asks for
+
+
+def _digest(key: Iterable[str | int | bytes], digest_bytes: int) -> "hashlib.blake2b":
+    parts = [part if isinstance(part, bytes) else str(part).encode() for part in key]
+    # The length distinguishes ("ab", "c") from ("a", "bc").
+    named = b"".join([len(part).to_bytes(8, "little") + part for part in parts])
+    return hashlib.blake2b(named, digest_size=digest_bytes)
+
+
+# Pool of documents as one row of tokens, in which a segment is a position and a length.
+
+
+@dataclass(frozen=True)
+class TokenizedDocument:
+    """A document as sentences of token ids; `id` is the digest of its text."""
+
+    id: str
+    token_ids: np.ndarray  # int32, (tokens,)
+    sentence_lengths: np.ndarray  # int32, (sentences,), none of them 0
+
+
+def held_out_choice(fraction: float, seed: int) -> Callable[[str], bool]:
+    """Return a function of the id of a document: whether it is held out of training, for evaluation."""
+    find_number = keyed_numbers(seed, "held out")
+    return lambda document_id: as_fraction(find_number(document_id.encode())) < fraction
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The tokens of documents, and the positions of their sentences, which are numbered across all documents.
+
+    Attributes:
+        token_ids: int, (tokens,).
+        borders: the position of the first token of each sentence and, last, the number of tokens.
+        firsts: the number of the first sentence of each document and, last, the number of sentences.
+    """
+
+    token_ids: np.ndarray
+    borders: list[int]
+    firsts: list[int]
+
+    @classmethod
+    def of(cls, documents: Sequence[TokenizedDocument]) -> "Pool":
+        """Concatenate documents, in order."""
+        lengths = [document.sentence_lengths for document in documents]
+        borders = np.cumsum(np.concatenate([[0], *lengths]), dtype=np.int64).tolist()
+        firsts = np.cumsum([0, *map(len, lengths)]).tolist()
+        token_ids = np.concatenate([np.array([], np.int32), *(document.token_ids for document in documents)])
+        return cls(token_ids, borders, firsts)
+
+    @cached_property
+    def sentence_numbers(self) -> list[int]:
+        """A number for each sentence; equal sentences have the same."""
+        data, size = self.token_ids.tobytes(), self.token_ids.itemsize
+        numbers: dict[bytes, int] = {}
+        spans = pairwise(self.borders)
+        return [numbers.setdefault(data[size * start : size * end], len(numbers)) for start, end in spans]
+
+    def end_of_chunk(self, start: int, stop: int, target: int) -> int:
+        """Return the end of a chunk: from `start`, enough sentences for `target` tokens, at least one, up to `stop`."""
+        return bisect_left(self.borders, self.borders[start] + target, start + 1, stop)
+
+    def place(self, start: int, end: int) -> tuple[int, int]:
+        """Return the position and the length, in tokens, of the sentences from `start` to before `end`."""
+        return self.borders[start], self.borders[end] - self.borders[start]

@@ -14,11 +14,10 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
-from keras_bert_flow.exit_status import REPORTED
-from keras_bert_flow.locks import locked
-from keras_bert_flow.terminal import abridge, escape_controls, hide_credentials
-from keras_bert_flow.tracking.following import End, follow
-from keras_bert_flow.tracking.logger import FINISHED, STOPPED, RunFacts
+from keras_bert_flow.console.interrupts import REPORTED
+from keras_bert_flow.console.terminal import abridge, escape_controls, hide_credentials
+from keras_bert_flow.results.locks import locked
+from keras_bert_flow.tracking.logger import FINISHED, STOPPED, End, RunFacts, follow
 
 LOGGERS = {"mlflow": "MlflowRun", "wandb": "WandbRun"}  # the class in `<name>_run.py`
 TITLES = {"mlflow": "MLflow", "wandb": "Weights & Biases"}

@@ -6,7 +6,7 @@ from typing import Any
 
 import wandb
 
-from keras_bert_flow.artifacts import write_atomically
+from keras_bert_flow.results.artifacts import write_atomically
 from keras_bert_flow.tracking.logger import FINAL, FINISHED, RunFacts, find_numbers
 
 START_SECONDS = 30.0

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import keras
 import numpy as np
 
-from keras_bert_flow.backends.determinism import add_in_one_order
+from keras_bert_flow.backends.memory import add_in_one_order
 
 
 @contextmanager

@@ -14,16 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.artifacts import canonical_json, removed_on_leaving
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.distribution.cluster import JOIN_SECONDS, Cluster, find_reason
-from keras_bert_flow.distribution.liveness import Liveness
+from keras_bert_flow.console.interrupts import PROCESS_LOST, leave_at_once
+from keras_bert_flow.distribution.cluster import JOIN_SECONDS, Cluster, Liveness, find_reason
 from keras_bert_flow.distribution.starting import find_meeting, start_cluster
-from keras_bert_flow.exit_status import PROCESS_LOST
-from keras_bert_flow.interrupts import leave_at_once
+from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.models.sizes import resolve_shape
-from keras_bert_flow.outputs import work_folder
-from keras_bert_flow.records.publish import Contents
+from keras_bert_flow.results.artifacts import canonical_json, removed_on_leaving
+from keras_bert_flow.results.publishing import Contents
 from keras_bert_flow.training.loop.train import Interrupted
 
 GRACE_SECONDS = 5.0  # for an operation that waits for a lost process to raise an error

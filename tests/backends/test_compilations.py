@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.backends.compilations import keeping_compilations
+from keras_bert_flow.backends.steps import keeping_compilations
 
 
 def fit_model():

@@ -5,11 +5,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from keras_bert_flow.backends import cross_entropy  # noqa: E402
+from keras_bert_flow.backends import fused  # noqa: E402
 
-pytestmark = pytest.mark.skipif(
-    cross_entropy.keras.backend.backend() != "torch", reason="it computes with PyTorch's tensors"
-)
+pytestmark = pytest.mark.skipif(fused.keras.backend.backend() != "torch", reason="it computes with PyTorch's tensors")
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0, 300.0])
@@ -21,7 +19,7 @@ def test_losses_and_gradients_are_those_of_pytorch(scale):
     weights = torch.from_numpy(rng.random(7).astype("float32"))
     gradients = []
     for compute in (
-        cross_entropy.cross_entropies,
+        fused.cross_entropies,
         lambda *given: torch.nn.functional.cross_entropy(*given, reduction="none"),
     ):
         logits = torch.from_numpy(values.copy()).requires_grad_()
@@ -47,7 +45,7 @@ def test_divergences_and_gradients_are_those_of_pytorch(scale, temperature):
         return torch.nn.functional.kl_div(*given, reduction="none", log_target=True).sum(-1)
 
     found = []
-    for compute in (cross_entropy.divergences, compute_plainly):
+    for compute in (fused.divergences, compute_plainly):
         logits = torch.from_numpy(values.copy()).requires_grad_()
         given = torch.from_numpy(targets.copy())
         losses = compute(logits, given, temperature)
@@ -62,7 +60,7 @@ def test_divergences_and_gradients_are_those_of_pytorch(scale, temperature):
 @pytest.mark.parametrize("other", [torch.tensor([0, 1, 2]), torch.eye(3, 5)])
 def test_a_second_backward_pass_is_refused_rather_than_wrong(other):
     logits = torch.randn(3, 5, requires_grad=True)
-    compute = cross_entropy.divergences if other.is_floating_point() else cross_entropy.cross_entropies
+    compute = fused.divergences if other.is_floating_point() else fused.cross_entropies
     loss = compute(logits, other, *([2.0] if other.is_floating_point() else [])).sum()
     loss.backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

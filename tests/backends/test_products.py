@@ -10,9 +10,9 @@ import pytest
 from keras import ops
 
 from keras_bert_flow.backends import products
-from keras_bert_flow.backends.processor import is_on_processor
+from keras_bert_flow.backends.memory import is_on_processor
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
 from tests.oracles.small_bert import SMALL, make_inputs
 
 PRODUCTS = {"mm", "bmm", "addmm", "baddbmm"}  # of PyTorch's calls

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bert_flow.backends.split_heads import split_heads
+from keras_bert_flow.backends.products import split_heads
 
 BATCH, LENGTH, HEADS, HEAD_DIM = 2, 5, 3, 4
 FUSED = np.random.default_rng(1).normal(size=(BATCH, LENGTH, 3 * HEADS * HEAD_DIM)).astype("float32")

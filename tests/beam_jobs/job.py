@@ -6,7 +6,7 @@
 import sys
 
 from beam_jobs.build_records import build_records
-from keras_bert_flow.config.corpus import CorpusConfig
+from keras_bert_flow.config.text import CorpusConfig
 from tests.beam_jobs.conftest import make_records_config
 
 if __name__ == "__main__":

@@ -14,12 +14,10 @@ from pyarrow import parquet
 from beam_jobs.build_vocabulary import build_vocabulary
 from beam_jobs.exchange.files import FileExchange
 from beam_jobs.reading import REJECTED_FILE, ReadCorpus, ReadDocuments
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.records.results import INFORMATIONAL
+from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
+from keras_bert_flow.results.manifest import INFORMATIONAL, check_folder
 from keras_bert_flow.text.corpus.documents import ReadingRule
-from keras_bert_flow.text.corpus.storage import LocalStorage
+from keras_bert_flow.text.corpus.inputs import LocalStorage
 from tests.beam_jobs.conftest import as_text, build, make_documents, names_in, read_folder
 from tests.text.test_unpacking import PACK
 

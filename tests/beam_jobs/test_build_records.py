@@ -7,11 +7,11 @@ import pytest
 from scipy import stats
 
 from beam_jobs.pairing import DOCUMENTS_A_POOL, HELD_OUT, TRAIN, PoolChoice
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.doctor.records import examine_records
-from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.records.schema import decode_record
+from keras_bert_flow.checks.records import examine_records
+from keras_bert_flow.config.text import CorpusConfig
+from keras_bert_flow.records.example import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile
+from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.text.masking import MASK_SHARE
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
@@ -225,8 +225,8 @@ def test_records_of_bad_text_are_refused_in_one_line_by_worker_processes(vocabul
 def test_records_print_nothing_of_beam(vocabulary_file, tmp_path):
     make_corpus(tmp_path / "a.txt", b"caf\xe9")
     code = (
-        "import sys; from beam_jobs.build_records import *; from keras_bert_flow.config.corpus import *\n"
-        "from keras_bert_flow.config.records import *\n"
+        "import sys; from beam_jobs.build_records import *; from keras_bert_flow.config.text import *\n"
+        "from keras_bert_flow.config.text import *\n"
         "corpus = CorpusConfig(input=(sys.argv[1],), strict=True)\n"
         "try: build_records(corpus, RecordsConfig(), sys.argv[2], False, sys.argv[3])\n"
         "except ValueError as error: print(error)"

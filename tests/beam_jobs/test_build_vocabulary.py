@@ -9,9 +9,8 @@ from beam_jobs.build_records import build_records
 from beam_jobs.build_vocabulary import build_vocabulary, count_words
 from beam_jobs.publishing import JobFolders
 from beam_jobs.running import job_folder
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.records.manifest import check_folder, read_manifest
+from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
+from keras_bert_flow.results.manifest import check_folder, read_manifest
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
 from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, make_records_config, names_in

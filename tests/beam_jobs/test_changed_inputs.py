@@ -8,8 +8,8 @@ from contextlib import contextmanager
 import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.config.text import VocabularyConfig
+from keras_bert_flow.results.manifest import read_manifest
 from tests.beam_jobs.conftest import build, make_corpus, names_in
 from tests.patience import PATIENCE_SECONDS
 

@@ -11,7 +11,7 @@ import os
 
 import pytest
 
-from keras_bert_flow.config.vocabulary import VocabularyConfig
+from keras_bert_flow.config.text import VocabularyConfig
 from tests.beam_jobs.conftest import build, read_folder
 from tests.beam_jobs.portable import run_job, run_vocabulary_job, worker_pool
 from tests.object_store import BUCKET, object_store, read_bucket

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.dead_workers import ending_with_workers
+from beam_jobs.running import ending_with_workers
 from tests.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]

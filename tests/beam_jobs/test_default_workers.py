@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.planning.workers import MOST_WORKERS
+from keras_bert_flow.checks.estimates import MOST_WORKERS
 from tests.beam_jobs.conftest import as_text, make_documents, read_folder
 from tests.patience import PATIENCE_SECONDS
 

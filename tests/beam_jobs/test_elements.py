@@ -6,7 +6,7 @@ import pytest
 from apache_beam.runners.portability.fn_api_runner import FnApiRunner
 
 from beam_jobs.build_vocabulary import build_vocabulary
-from keras_bert_flow.config.vocabulary import VocabularyConfig
+from keras_bert_flow.config.text import VocabularyConfig
 from tests.beam_jobs.conftest import build, make_corpus
 
 ELEMENTS = "beam:metric:element_count:v1"

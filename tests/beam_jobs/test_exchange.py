@@ -13,9 +13,9 @@ from beam_jobs.build_vocabulary import build_vocabulary
 from beam_jobs.exchange import engine, files
 from beam_jobs.exchange.choice import choose_exchange
 from beam_jobs.exchange.engine import DivideItems, EngineExchange, UseGroup
+from beam_jobs.exchange.exchange import Packer
 from beam_jobs.exchange.files import FileExchange
-from beam_jobs.exchange.packing import Packer
-from keras_bert_flow.config.vocabulary import VocabularyConfig
+from keras_bert_flow.config.text import VocabularyConfig
 from tests.beam_jobs.conftest import build, make_pairs, read_folder
 
 REPLAYED = ["--direct_runner_bundle_repeat=2"]
@@ -129,7 +129,7 @@ def test_records_have_the_same_bytes_from_the_engine(
     options, objective, corpus, vocabulary_file, tmp_path, monkeypatch
 ):
     expected = read_folder(build(corpus, vocabulary_file, tmp_path / "files", objective=objective))
-    monkeypatch.setattr("beam_jobs.sharding.PART_BYTES", 20_000)  # several parts a shard
+    monkeypatch.setattr("beam_jobs.pairing.PART_BYTES", 20_000)  # several parts a shard
     monkeypatch.delattr("beam_jobs.exchange.files.write_run")
     found = build(corpus, vocabulary_file, tmp_path / "engine", objective=objective, options=[*ENGINE, *options])
     assert read_folder(found) == expected

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.job_progress import MB, expect, following_job
+from keras_bert_flow.config.text import VocabularyConfig
+from keras_bert_flow.console.job_progress import MB, expect, following_job
 from tests.beam_jobs.conftest import build, make_corpus
 
 SEVERAL = ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]

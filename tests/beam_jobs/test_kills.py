@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from beam_jobs.pairing import ShardPlan, join_parts, write_part
 from beam_jobs.running import job_folder
-from beam_jobs.sharding import ShardPlan, join_parts, write_part
-from keras_bert_flow.artifacts import publishing
-from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.results.artifacts import publishing
+from keras_bert_flow.results.manifest import check_folder
 from tests.beam_jobs.conftest import names_in, read_folder
 from tests.commands import assert_refused
 from tests.patience import PATIENCE_SECONDS

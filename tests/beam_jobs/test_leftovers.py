@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs import leftovers
-from beam_jobs.leftovers import QUIET_SECONDS, new_job_folder, remove_leftovers
-from keras_bert_flow.artifacts import publishing
+from beam_jobs import running
+from beam_jobs.running import QUIET_SECONDS, new_job_folder, remove_leftovers
+from keras_bert_flow.results.artifacts import publishing
 from tests.beam_jobs.conftest import build, names_in, read_folder
 from tests.beam_jobs.portable import run_job
 from tests.patience import PATIENCE_SECONDS
@@ -84,7 +84,7 @@ def test_killed_job_s_files_go_with_the_next_job_of_another_output(corpus, vocab
     assert any(parent.glob(".killed.work/.*/*/*"))  # files on their way from step to step
     build(corpus, vocabulary_file, parent / "young")
     assert names_in(parent) == [".killed.lock", ".killed.work", "young"]
-    monkeypatch.setattr(leftovers, "QUIET_SECONDS", 0)
+    monkeypatch.setattr(running, "QUIET_SECONDS", 0)
     build(corpus, vocabulary_file, parent / "old")
     assert names_in(parent) == ["old", "young"]
 
@@ -116,6 +116,6 @@ def test_leftovers_that_cannot_be_looked_at_are_no_obstacle(failing, tmp_path, m
     def fail(folder):
         raise failing
 
-    monkeypatch.setattr(leftovers, "_is_quiet", fail)
+    monkeypatch.setattr(running, "_is_quiet", fail)
     remove_leftovers(tmp_path)
     assert names_in(tmp_path) == [".killed.lock", ".killed.work"]

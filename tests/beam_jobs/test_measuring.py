@@ -7,11 +7,10 @@ import pytest
 from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that, equal_to
 
-from beam_jobs.measuring import CorpusSize, MeasureCorpus
 from beam_jobs.pairing import DOCUMENTS_A_POOL
-from beam_jobs.tokenizing import TokenizeDocuments
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.records.manifest import read_manifest
+from beam_jobs.reading import CorpusSize, MeasureCorpus, TokenizeDocuments
+from keras_bert_flow.config.text import RecordsConfig
+from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder

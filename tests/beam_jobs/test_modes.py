@@ -3,7 +3,7 @@ import os
 import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary
-from keras_bert_flow.config.vocabulary import VocabularyConfig
+from keras_bert_flow.config.text import VocabularyConfig
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from apache_beam.io.filesystems import FileSystems
 
-from beam_jobs import places
+from beam_jobs import storage
 from keras_bert_flow.cli import app
 from tests.beam_jobs.conftest import build, read_folder
 from tests.object_store import BUCKET, client, list_bucket, object_store, read_bucket
@@ -144,7 +144,7 @@ def test_files_are_copied_some_at_a_time(store, monkeypatch):
         # Each of the first four requests waits for the three others.
         proxy.decide = lambda number, method, path: met.append(together.wait(20)) if number <= 4 else None
         monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
-        places.put(pairs)
+        storage.put(pairs)
     assert sorted(met) == [0, 1, 2, 3]
     assert below(store) == {
         name: f"out/r/.work/x/{number}".encode() for number in range(40) for name in (f"{number}", f".work/x/{number}")
@@ -153,7 +153,7 @@ def test_files_are_copied_some_at_a_time(store, monkeypatch):
 
 def test_a_copy_that_fails_is_no_result(store):
     with pytest.raises(OSError, match=rf"copied within its store\. Received: {OUTPUT}/b: .*Run the same command"):
-        places.put({f"{OUTPUT}/missing": f"{OUTPUT}/b"})
+        storage.put({f"{OUTPUT}/missing": f"{OUTPUT}/b"})
 
 
 @pytest.mark.slow

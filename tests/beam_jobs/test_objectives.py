@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from beam_jobs.build_records import build_records
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
+from keras_bert_flow.results.manifest import read_manifest
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder
 from tests.beam_jobs.portable import portable_job_service, run_job
 from tests.beam_jobs.test_build_records import documents_in, read_part, tokenizer_of

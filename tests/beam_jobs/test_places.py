@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from beam_jobs.places import new_place, put
+from beam_jobs.storage import new_place, put
 from tests.beam_jobs.conftest import names_in
 
 

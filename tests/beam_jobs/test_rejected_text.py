@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
+from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
-from keras_bert_flow.text.corpus.rejected import describe_rejected, rejected_bytes
+from keras_bert_flow.text.corpus.lines import describe_rejected, rejected_bytes
 from tests.beam_jobs.conftest import as_text, build, make_documents, names_in, read_folder
 from tests.patience import PATIENCE_SECONDS
 
@@ -122,7 +121,7 @@ def test_much_rejected_text_is_refused_before_the_rest_is_used(stage, vocabulary
     def use(*arguments):
         raise AssertionError("a document was used")
 
-    monkeypatch.setattr("beam_jobs.tokenizing.TokenizeDocuments.process", use)
+    monkeypatch.setattr("beam_jobs.reading.TokenizeDocuments.process", use)
     monkeypatch.setattr("beam_jobs.build_vocabulary.CountInBundles.process", use)
     corpus = CorpusConfig(input=(str(write_both(tmp_path, "Latin-1")[0].parent),))
     with pytest.raises(ValueError, match="At most 1 %"):

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from apache_beam.io.filesystem import BeamIOError
 
-from beam_jobs import places, publishing
+from beam_jobs import publishing, storage
 from beam_jobs.build_vocabulary import build_vocabulary
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.cli import app
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.records.costs import COSTS
+from keras_bert_flow.config.text import VocabularyConfig
+from keras_bert_flow.results.manifest import COSTS
 from keras_bert_flow.stores.store import Store
 from keras_bert_flow.text.corpus.inputs import find_inputs
 from tests.beam_jobs.conftest import build, make_corpus, read_folder
@@ -88,7 +88,7 @@ def entries_below(address):
 @pytest.mark.parametrize("exchange", ["files", pytest.param("engine", marks=pytest.mark.slow)])
 @pytest.mark.first_form
 def test_records_have_the_bytes_of_a_disk(exchange, output, built, corpus, vocabulary_file, monkeypatch):
-    monkeypatch.setattr("beam_jobs.sharding.PART_BYTES", 20_000)  # several parts a shard, from the engine
+    monkeypatch.setattr("beam_jobs.pairing.PART_BYTES", 20_000)  # several parts a shard, from the engine
     options = [f"--exchange={exchange}", "--direct_runner_bundle_repeat=1"]
     assert build(corpus, vocabulary_file, output, options=options) == output
     assert below(output) == read_folder(built)
@@ -221,10 +221,10 @@ def test_a_worker_pool_needs_no_shared_folder(output, built, corpus, vocabulary_
 def test_a_step_that_is_retried_finds_its_file_named(output):
     Store(output).write("attempts/x/train", b"records")
     for _ in range(2):
-        places.put({f"{output}/attempts/x/train": f"{output}/train"})
+        storage.put({f"{output}/attempts/x/train": f"{output}/train"})
     assert below(output)["train"] == b"records"
     with pytest.raises((OSError, BeamIOError), match=rf"{output}/(missing|other)"):
-        places.put({f"{output}/missing": f"{output}/other"})
+        storage.put({f"{output}/missing": f"{output}/other"})
 
 
 @pytest.mark.parametrize(

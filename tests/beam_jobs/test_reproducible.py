@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.config.text import CorpusConfig
+from keras_bert_flow.results.manifest import check_folder
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, names_in, read_folder
 from tests.beam_jobs.portable import portable_job_service, run_job, worker_pool
 from tests.patience import PATIENCE_SECONDS

@@ -2,8 +2,7 @@
 
 import pytest
 
-from beam_jobs.runners import check_reach
-from beam_jobs.running import check_options
+from beam_jobs.running import check_options, check_reach
 from tests.commands import assert_refused, kbf
 
 ELSEWHERE = ["--flink_master=host:8081", "--spark_master_url=spark://host:7077", "--job_endpoint=host:8099"]

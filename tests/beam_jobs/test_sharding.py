@@ -9,9 +9,9 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
 from beam_jobs.exchange.choice import choose_exchange
-from beam_jobs.measuring import CorpusSize
-from beam_jobs.pairing import HELD_OUT, TRAIN
-from beam_jobs.sharding import (
+from beam_jobs.pairing import (
+    HELD_OUT,
+    TRAIN,
     ShardPlan,
     WriteShards,
     choose_shards,
@@ -22,10 +22,11 @@ from beam_jobs.sharding import (
     plan_shards,
     write_part,
 )
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.records.schema import encode_records
+from beam_jobs.reading import CorpusSize
+from keras_bert_flow.config.text import RecordsConfig
+from keras_bert_flow.records.example import encode_records
 from keras_bert_flow.records.tfrecord import TFRecordFile, frame_record
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.text.objectives.objective import find_objective
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, names_in, read_folder
 
 RECORDS = [f"record {number}".encode() for number in range(200)]
@@ -164,7 +165,7 @@ def test_no_record_is_larger_than_the_size_that_shards_are_chosen_by(length, pre
 @pytest.mark.parametrize("objective", ["mlm_nsp", "mlm"])
 @pytest.mark.first_form
 def test_no_shard_of_short_documents_is_too_large(objective, vocabulary_file, tmp_path, monkeypatch):
-    monkeypatch.setattr("beam_jobs.sharding.SHARD_BYTES", 80_000)
+    monkeypatch.setattr("beam_jobs.pairing.SHARD_BYTES", 80_000)
     sentences = [sentence for document in make_documents() for sentence in document]
     corpus = make_corpus(tmp_path / "a.txt", as_text([[sentence] for sentence in sentences]))
     settings = {"objective": objective, "sequence_length": 64, "duplication": 3, "held_out_fraction": 0}

@@ -13,9 +13,9 @@ from apache_beam.io.filesystem import BeamIOError, CompressedFile, CompressionTy
 from beam_jobs import storage as storage_module
 from beam_jobs.build_records import build_records
 from beam_jobs.storage import BeamStorage
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.stages.digests import corpus_digests
+from keras_bert_flow.config.text import CorpusConfig
+from keras_bert_flow.results.manifest import read_manifest
+from keras_bert_flow.results.stages.digests import corpus_digests
 from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_inputs
 from tests.beam_jobs.conftest import as_text, make_documents, make_records_config, read_folder
 from tests.text.test_unpacking import PACK

@@ -10,15 +10,13 @@ from transformers import BertTokenizerFast
 
 from beam_jobs.build_records import build_records
 from beam_jobs.build_vocabulary import build_vocabulary
+from keras_bert_flow.checks.diagnose import diagnose
 from keras_bert_flow.cli.options import settle_case
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.data.dynamic_masking import restore_tokens
-from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
-from keras_bert_flow.data.shown_records import show_examples
-from keras_bert_flow.doctor.diagnose import diagnose
-from keras_bert_flow.stages.records import records_key
+from keras_bert_flow.config.text import VocabularyConfig
+from keras_bert_flow.data.order import restore_tokens
+from keras_bert_flow.data.pretraining_records import PretrainingRecords, check_record_vocabulary, show_examples
+from keras_bert_flow.results.stages.records import records_key
 from keras_bert_flow.text.tokenizers.files import find_difference, read_tokenizer_file
 from tests.beam_jobs.conftest import build, make_corpus, make_documents, make_records_config, read_folder
 from tests.oracles.other_tokenizers import make_byte_level, make_unigram

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from benchmarks.export_table import HEADS
+from keras_bert_flow.config.precision import read_processor_flags
 from keras_bert_flow.export.comparison import MOST_INT8_ERROR
 from keras_bert_flow.export.export_model import export_model
-from keras_bert_flow.export.registry import FORMATS, find_export_format
-from keras_bert_flow.precision_choice import read_processor_flags
+from keras_bert_flow.export.format import FORMATS, find_export_format
 from tests.oracles.exported_models import save_kind
 from tests.oracles.exported_runtimes import load_exported
 from tests.prediction.models import LONGEST

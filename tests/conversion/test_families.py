@@ -8,7 +8,7 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.models.families import registry
+from keras_bert_flow.models.families import family as family_module
 from tests import contracts
 from tests.contracts import TOLERANCE, make_ids, randomise, run_family_test, run_reference, run_travel_test
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
@@ -39,7 +39,7 @@ def make_backbone(family, **settings):
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("family", registry.FAMILIES)
+@pytest.mark.parametrize("family", family_module.FAMILIES)
 def test_family_keeps_contract(tmp_path, family):
     reference, sizes = CONTRACTS[family]
     run_family_test(family, tmp_path, reference, sizes)

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.conversion.directory_check import check_directory
-from keras_bert_flow.models.vocabulary_logits import make_vocabulary_model
+from keras_bert_flow.models.probing import make_vocabulary_model
 from tests.conversion.test_families import make_backbone, randomised
 from tests.oracles.small_bert import make_inputs
 

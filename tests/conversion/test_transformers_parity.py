@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.heads.text_classifier import TextClassifier
-from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.models.heads.classifiers import TextClassifier
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer, MaskedLM
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
 

@@ -9,7 +9,7 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.models.backbone import INPUT_NAMES
-from keras_bert_flow.models.vocabulary_logits import make_vocabulary_model
+from keras_bert_flow.models.probing import make_vocabulary_model
 from tests.conversion.test_families import TOLERANCE, load_reference, make_backbone, make_ids, randomised, run_reference
 from tests.oracles.small_bert import LENGTHS, make_inputs
 

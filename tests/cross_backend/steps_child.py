@@ -6,7 +6,7 @@ from itertools import islice
 
 import numpy as np
 
-from keras_bert_flow.config.model import ModelConfig
+from keras_bert_flow.config.pretraining import ModelConfig
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.optimizers.factory import adamw

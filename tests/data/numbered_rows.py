@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.task import Features
 
 LENGTHS = np.random.default_rng(3).integers(3, 40, 45)
 

@@ -5,8 +5,8 @@ import pytest
 
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.records.manifest import read_manifest, write_manifest
-from keras_bert_flow.text.cutting import count_sequences, cut_record
+from keras_bert_flow.results.manifest import read_manifest, write_manifest
+from keras_bert_flow.text.objectives.mlm import count_sequences, cut_record
 from tests.data.test_dynamic_masking import assert_equal, rows_of
 from tests.oracles.objective_records import CLS, MASKED_FRACTION, SEP, write_objective_records
 

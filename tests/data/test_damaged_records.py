@@ -4,7 +4,7 @@ import pytest
 
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.records.manifest import read_manifest, write_manifest
+from keras_bert_flow.results.manifest import read_manifest, write_manifest
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.data.dynamic_masking import restore_tokens
+from keras_bert_flow.data.order import restore_tokens
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.records.manifest import read_manifest, write_manifest
+from keras_bert_flow.results.manifest import read_manifest, write_manifest
 from tests.oracles.objective_records import CLS, MASK, MASKED_FRACTION, MAX_PREDICTIONS, SEP, write_objective_records
 
 pytestmark = pytest.mark.any_backend

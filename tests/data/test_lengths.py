@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.lengths import (
+from keras_bert_flow.data.tasks import (
     BATCH_COST,
     MAX_WIDTHS,
     SHAPE_COST,

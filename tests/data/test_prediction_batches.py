@@ -6,8 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.task_batches import TaskBatches
-from keras_bert_flow.data.tasks import predict_features
+from keras_bert_flow.data.tasks import TaskBatches, predict_features
 from tests.data.numbered_rows import LENGTHS, make_features
 
 pytestmark = pytest.mark.any_backend

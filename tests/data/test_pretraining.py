@@ -163,7 +163,7 @@ statistics = types.ModuleType("grain.proto.execution_summary_pb2")
 statistics.ExecutionSummary = type("ExecutionSummary", (), {{"Node": type("Node", (), {{}})}})
 sys.modules[statistics.__name__] = statistics
 from keras_bert_flow.data.pretraining import pretraining_dataset
-from keras_bert_flow.records.event import encode_scalars
+from keras_bert_flow.records.example import encode_scalars
 print(len(next(iter(pretraining_dataset({str(folder)!r}, 5)))[0]["token_ids"]), len(encode_scalars(1, 2.0, {{"a": 1}})))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)

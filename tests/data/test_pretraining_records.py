@@ -10,9 +10,9 @@ import pytest
 
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.records.manifest import read_manifest, write_manifest
-from keras_bert_flow.records.schema import decode_record
+from keras_bert_flow.records.example import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
+from keras_bert_flow.results.manifest import read_manifest, write_manifest
 from tests.oracles.examples import encode_example
 from tests.oracles.tiny_records import SEQUENCE_LENGTH, write_tiny_records
 

@@ -5,10 +5,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from keras_bert_flow.data import record_tokens
+from keras_bert_flow.data import pretraining_records
 from keras_bert_flow.data.pretraining import pretraining_dataset
-from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.data.record_tokens import count_tokens, read_tokens, weigh_tokens
+from keras_bert_flow.data.pretraining_records import PretrainingRecords, count_tokens, read_tokens, weigh_tokens
 from tests.oracles.tiny_records import write_tiny_records
 
 pytestmark = pytest.mark.any_backend
@@ -36,8 +35,8 @@ def count_words(records):
 
 def test_some_of_many_records_are_read(records, monkeypatch):
     every = np.concatenate(list(read_tokens(records, LENGTH)))
-    monkeypatch.setattr(record_tokens, "MOST_TOKENS", LENGTH * 20)
-    monkeypatch.setattr(record_tokens, "BATCH_TOKENS", LENGTH * 3)
+    monkeypatch.setattr(pretraining_records, "MOST_TOKENS", LENGTH * 20)
+    monkeypatch.setattr(pretraining_records, "BATCH_TOKENS", LENGTH * 3)
     np.testing.assert_array_equal(np.concatenate(list(read_tokens(records, LENGTH))), every[::5])
 
 

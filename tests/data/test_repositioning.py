@@ -9,12 +9,12 @@ import grain
 import numpy as np
 import pytest
 
-from keras_bert_flow.data import pretraining, task_batches
+from keras_bert_flow.data import pretraining, tasks
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.data.task_batches import task_dataset
+from keras_bert_flow.data.tasks import task_dataset
 from keras_bert_flow.records.tfrecord import TFRecordFile
-from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.task import Features
 from tests.oracles.objective_records import write_objective_records
 
 pytestmark = pytest.mark.any_backend
@@ -41,7 +41,7 @@ def reads(monkeypatch):
 
     monkeypatch.setattr(TFRecordFile, "__getitem__", read)
     monkeypatch.setattr(pretraining, "READING", AT_ONCE)
-    monkeypatch.setattr(task_batches, "READING", AT_ONCE)
+    monkeypatch.setattr(tasks, "READING", AT_ONCE)
     return reads
 
 
@@ -89,13 +89,13 @@ def test_going_on_takes_the_batch_that_an_uninterrupted_run_would(records, reads
 
 
 def test_going_on_with_a_task_makes_one_batch_at_any_step(reads, monkeypatch):
-    made, make_inputs = [], task_batches.make_inputs
+    made, make_inputs = [], tasks.make_inputs
 
     def count(features, rows, width):
         made.append(len(rows))
         return make_inputs(features, rows, width)
 
-    monkeypatch.setattr(task_batches, "make_inputs", count)
+    monkeypatch.setattr(tasks, "make_inputs", count)
     sequences = [np.zeros(8, np.int32) for _ in range(77)]
     features = Features(sequences, np.full(77, 8), np.arange(77), {"logits": np.zeros(77, np.int32)})
     totals = []

@@ -1,6 +1,6 @@
 import pytest
 
-from keras_bert_flow.data.shown_records import show_examples, show_prediction, show_record
+from keras_bert_flow.data.pretraining_records import show_examples, show_prediction, show_record
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.oracles.plain_records import PIECES, make_many, publish_plain
 from tests.oracles.tiny_records import write_tiny_records

@@ -17,11 +17,10 @@ import keras
 import numpy as np
 
 from keras_bert_flow.cli import explain
+from keras_bert_flow.console.interrupts import PROCESS_LOST, leave_at_once
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.exit_status import PROCESS_LOST
-from keras_bert_flow.interrupts import leave_at_once
 from keras_bert_flow.training.loop.steps import StepFollower
-from keras_bert_flow.training.pretraining import run as module
+from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config
 

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 
-from keras_bert_flow.distribution import liveness
+from keras_bert_flow.distribution import cluster as liveness
 from keras_bert_flow.distribution.cluster import Cluster
 from tests.patience import PATIENCE_SECONDS
 

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from keras_bert_flow.backends.split_heads import split_heads
-from keras_bert_flow.distribution.layouts import MODEL, make_layout
+from keras_bert_flow.backends.products import split_heads
+from keras_bert_flow.distribution.jax_cluster import MODEL, make_layout
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import ENCODER_CUTS
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer

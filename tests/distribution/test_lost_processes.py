@@ -7,8 +7,8 @@ import socket
 import keras
 import pytest
 
+from keras_bert_flow.console.interrupts import PROCESS_LOST
 from keras_bert_flow.distribution.cluster import Cluster
-from keras_bert_flow.exit_status import PROCESS_LOST
 from keras_bert_flow.training import processes
 from keras_bert_flow.training.processes import LostProcess, join_cluster, publish_together
 from tests.distribution.child import SHAPE

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.exit_status import CHECKPOINTED
+from keras_bert_flow.console.interrupts import CHECKPOINTED
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state.logs import read_log
 from tests.distribution.child import SHAPE
 from tests.distribution.processes import start_children
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records

@@ -7,11 +7,9 @@ from dataclasses import replace
 import keras
 import pytest
 
-from keras_bert_flow.config.distribution import DistributionConfig
-from keras_bert_flow.config.pretraining import SecondPhaseConfig
+from keras_bert_flow.config.pretraining import DistributionConfig, SecondPhaseConfig
 from keras_bert_flow.distribution import starting
-from keras_bert_flow.distribution.batches import check_batch
-from keras_bert_flow.distribution.cluster import SINGLE
+from keras_bert_flow.distribution.cluster import SINGLE, check_batch
 from keras_bert_flow.distribution.starting import check_count, start_cluster
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.training.pretraining.pretrain import pretrain

@@ -5,11 +5,11 @@ import json
 import keras
 import pytest
 
+from keras_bert_flow.console.interrupts import CHECKPOINTED, USER_ERROR
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.exit_status import CHECKPOINTED, USER_ERROR
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state.logs import read_log
 from tests.distribution.child import SHAPE, damage
 from tests.distribution.processes import start_children
 from tests.distribution.test_same_steps import BATCH_SIZE, SETTINGS, assert_same_run

@@ -10,12 +10,10 @@ import pytest
 
 from beam_jobs.build_records import build_records
 from beam_jobs.build_vocabulary import build_vocabulary
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.doctor.corpus import examine_corpus
-from keras_bert_flow.doctor.findings import as_json
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.checks.corpus import examine_corpus
+from keras_bert_flow.checks.findings import as_json
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 

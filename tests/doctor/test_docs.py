@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.artifacts import package_version
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.data.shown_records import show_examples
-from keras_bert_flow.doctor.corpus import examine_corpus
-from keras_bert_flow.doctor.diagnose import diagnose
-from keras_bert_flow.doctor.findings import as_text
-from keras_bert_flow.doctor.records import examine_records
+from keras_bert_flow.checks.corpus import examine_corpus
+from keras_bert_flow.checks.diagnose import diagnose
+from keras_bert_flow.checks.findings import as_text
+from keras_bert_flow.checks.records import examine_records
+from keras_bert_flow.config.text import CorpusConfig
+from keras_bert_flow.data.pretraining_records import show_examples
+from keras_bert_flow.results.artifacts import package_version
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.oracles.plain_records import PIECES, make_many, publish_plain
 

@@ -1,7 +1,7 @@
 import json
 from dataclasses import replace
 
-from keras_bert_flow.doctor.findings import Diagnosis, Finding, as_json, as_text, draw_histogram, grade, judge, percent
+from keras_bert_flow.checks.findings import Diagnosis, Finding, as_json, as_text, draw_histogram, grade, judge, percent
 
 FINDINGS = (
     judge("lines", True, "10", "never shown"),

@@ -9,12 +9,12 @@ import sys
 import numpy as np
 import pytest
 
+from keras_bert_flow.checks.importing import convert_record, import_records
+from keras_bert_flow.checks.records import examine_records
 from keras_bert_flow.cli import app
-from keras_bert_flow.config.records import RecordsConfig
+from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.doctor.importing import convert_record, import_records
-from keras_bert_flow.doctor.records import examine_records
-from keras_bert_flow.records.schema import decode_record
+from keras_bert_flow.records.example import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
 from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
 from tests.doctor.examined import ROWS, not_ok

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from keras_bert_flow.doctor.measures import Lengths, Repeats, chance_range, even_histogram
+from keras_bert_flow.checks.findings import Lengths, Repeats, chance_range, even_histogram
 
 
 def test_lengths_fall_into_doubling_buckets():

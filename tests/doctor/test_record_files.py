@@ -5,9 +5,9 @@ import shutil
 
 import pytest
 
-from keras_bert_flow.doctor.findings import as_json
-from keras_bert_flow.doctor.records import examine_records
-from keras_bert_flow.records.manifest import read_manifest, write_manifest
+from keras_bert_flow.checks.findings import as_json
+from keras_bert_flow.checks.records import examine_records
+from keras_bert_flow.results.manifest import read_manifest, write_manifest
 from tests.doctor.examined import ROWS, examine, find, not_ok, verdicts
 from tests.oracles.plain_records import PIECES, publish_plain
 

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from keras_bert_flow.doctor.findings import as_json
-from keras_bert_flow.doctor.records import choose_sample, examine_records
+from keras_bert_flow.checks.findings import as_json
+from keras_bert_flow.checks.records import choose_sample, examine_records
 from tests.doctor.examined import ROWS, examine, find, not_ok, verdicts
 from tests.oracles.plain_records import CLS, MASK, PIECES, SEP, encode, make_many, publish_plain
 
@@ -201,8 +201,7 @@ def test_sample_is_said(tmp_path):
 
 
 def test_records_are_counted_alike_in_batches_of_any_size():
-    from keras_bert_flow.doctor.layout import make_layout
-    from keras_bert_flow.doctor.record_counts import RecordCounts
+    from keras_bert_flow.checks.record_counts import RecordCounts, make_layout
     from tests.oracles.plain_records import CONFIG
 
     found = []

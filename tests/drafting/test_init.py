@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from keras_bert_flow.checks.draft_budget import choose_budget, choose_vocabulary, look_at_corpus
+from keras_bert_flow.checks.draft_table import DraftedTask, draft_task
+from keras_bert_flow.checks.draft_writing import Draft, describe_shortage, write_draft
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.drafting.budget import choose_budget, choose_vocabulary
-from keras_bert_flow.drafting.task import DraftedTask, draft_task
-from keras_bert_flow.drafting.text import look_at_corpus
-from keras_bert_flow.drafting.writing import Draft, describe_shortage, write_draft
 from tests.commands import assert_refused, kbf
 from tests.test_cli import TEXT
 
@@ -92,14 +91,14 @@ def test_what_cannot_be_drafted_is_refused(tmp_path, corpus):
 
 
 def test_short_runs_take_the_backend_that_compiles_nothing(monkeypatch):
-    from keras_bert_flow.cli import init_commands
+    from keras_bert_flow.cli import data_commands
 
     monkeypatch.delenv("KERAS_BACKEND")
-    assert [init_commands._choose_backend(minutes) for minutes in (6, 30, 31)] == ["torch", "torch", "jax"]
-    monkeypatch.setattr(init_commands.importlib.util, "find_spec", lambda name: name == "jax" or None)
-    assert init_commands._choose_backend(6) == "jax"
+    assert [data_commands._choose_backend(minutes) for minutes in (6, 30, 31)] == ["torch", "torch", "jax"]
+    monkeypatch.setattr(data_commands.importlib.util, "find_spec", lambda name: name == "jax" or None)
+    assert data_commands._choose_backend(6) == "jax"
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")
-    assert init_commands._choose_backend(6) == "tensorflow"
+    assert data_commands._choose_backend(6) == "tensorflow"
 
 
 def test_corpus_is_told_by_its_lines_and_letters(tmp_path, corpus):

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from keras_bert_flow.cli.init_commands import read_test
-from keras_bert_flow.drafting.splitting import name_parts, split_table
-from keras_bert_flow.tasks.core.repeats import count_repeats
+from keras_bert_flow.checks.draft_table import name_parts, split_table
+from keras_bert_flow.cli.data_commands import read_test
+from keras_bert_flow.tasks.core.texts import count_repeats
 from keras_bert_flow.tasks.registry import make_task
 
 pytestmark = pytest.mark.any_backend

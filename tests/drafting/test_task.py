@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.drafting.columns import find_header, look_at_table
-from keras_bert_flow.drafting.task import draft_task, find_beside
+from keras_bert_flow.checks.draft_table import draft_task, find_beside, find_header, look_at_table
 from keras_bert_flow.tasks.registry import make_task
 
 FILMS = [f"a film about {thing} that is never dull" for thing in ("cats", "dogs", "rain", "war", "love", "tea")] * 4

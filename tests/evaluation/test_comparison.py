@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest, norm, permutation_test, sem
 
-from keras_bert_flow.evaluation.comparison import compare_models, draw_scores, score_errors
+from keras_bert_flow.evaluation.results import compare_models, draw_scores, score_errors
 from keras_bert_flow.tasks.core.metrics import mean_measure
 
 

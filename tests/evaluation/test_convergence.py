@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
-from keras_bert_flow.evaluation.convergence import is_improving, score_error
-from keras_bert_flow.evaluation.result_sections import describe_results
-from keras_bert_flow.evaluation.results import RunPredictions, build_results
+from keras_bert_flow.evaluation.report import describe_results
+from keras_bert_flow.evaluation.results import RunPredictions, build_results, is_improving, score_error
 from keras_bert_flow.evaluation.summary import results_markdown
 from tests.evaluation.test_results import DEV, TASK, TRAIN, run_of
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert_flow.evaluation.result_sections import describe_results
+from keras_bert_flow.evaluation.report import describe_results
 from keras_bert_flow.evaluation.results import build_results
 from keras_bert_flow.evaluation.summary import calibration_sentence, credit_sentence, results_markdown, verdict
 from tests.evaluation.test_results import DEV, TASK, TRAIN, run_of

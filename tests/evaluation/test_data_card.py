@@ -1,7 +1,7 @@
 import pytest
 
-from keras_bert_flow.evaluation.data_card import describe_data, make_data_card
 from keras_bert_flow.evaluation.page import page
+from keras_bert_flow.evaluation.report import describe_data, make_data_card
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
 from tests.evaluation.test_report import Page

@@ -1,6 +1,6 @@
 import json
 
-from keras_bert_flow.evaluation.grid_table import grid_markdown, grid_rows, grid_text, other_seconds, read_grid
+from keras_bert_flow.evaluation.tables import grid_markdown, grid_rows, grid_text, other_seconds, read_grid
 
 
 def point(rate, epochs, score, seconds, runs=2):

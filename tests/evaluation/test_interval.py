@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.evaluation.interval import bootstrap_interval
+from keras_bert_flow.evaluation.results import bootstrap_interval
 from keras_bert_flow.tasks.core.metrics import mean_measure
 
 

@@ -10,8 +10,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.evaluation.prediction_files import score_predictions
-from keras_bert_flow.evaluation.predictions import write_predictions
+from keras_bert_flow.evaluation.questions import score_predictions, write_predictions
 from tests.patience import PATIENCE_SECONDS
 from tests.tasks.kinds import CASES, make_case
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.evaluation.curves import MAX_POINTS, describe_panel, last_values, log_panels
-from keras_bert_flow.evaluation.grid_table import grid_rows
+from keras_bert_flow.evaluation.curves import MAX_POINTS, describe_bars, describe_panel, last_values, log_panels
 from keras_bert_flow.evaluation.page import find_figures
 from keras_bert_flow.evaluation.report import Report, render_report, write_report
-from keras_bert_flow.evaluation.score_bars import describe_bars
+from keras_bert_flow.evaluation.tables import grid_rows
 from tests.evaluation.test_grid_table import GRID
 from tests.evaluation.test_results import results_of
 

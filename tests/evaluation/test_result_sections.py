@@ -1,7 +1,6 @@
 import pytest
 
-from keras_bert_flow.evaluation.report import Report, render_report
-from keras_bert_flow.evaluation.result_sections import MAX_CLASSES, MAX_TEXT
+from keras_bert_flow.evaluation.report import MAX_CLASSES, MAX_TEXT, Report, render_report
 from keras_bert_flow.evaluation.results import worst_errors
 from keras_bert_flow.evaluation.summary import texts_markdown
 from tests.evaluation.test_report import Page, full_report, replace

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.evaluation.run_table import runs_markdown, runs_text, tabulate_runs
-from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.evaluation.tables import runs_markdown, runs_text, tabulate_runs
+from keras_bert_flow.results.manifest import write_manifest
 from tests.commands import assert_refused, kbf
 from tests.evaluation.test_results import results_of
 

@@ -1,8 +1,8 @@
 import json
 
-from keras_bert_flow.evaluation.stage_costs import describe_costs, gather_costs, summarise_costs
-from keras_bert_flow.records.costs import COSTS
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.evaluation.page import describe_costs, gather_costs, summarise_costs
+from keras_bert_flow.results.manifest import COSTS
+from keras_bert_flow.results.publishing import Contents, publish
 
 HOUR = {"began": "2026-11-27T01:02:03+00:00", "seconds": 3600.04, "processor_seconds": 7000.5, "peak_bytes": 5_000_000}
 

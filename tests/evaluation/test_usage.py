@@ -9,8 +9,8 @@ import pytest
 import typer.main
 
 from keras_bert_flow.cli import app
-from keras_bert_flow.config.tasks import TASKS
-from keras_bert_flow.evaluation.usage import write_commands, write_python
+from keras_bert_flow.config.finetuning import TASKS
+from keras_bert_flow.evaluation.evaluate import write_commands, write_python
 
 ODD = Path("/results of 'mine'/$HOME/model")
 

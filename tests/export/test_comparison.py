@@ -5,14 +5,14 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.export import comparison, registry
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.export import comparison, format
 from keras_bert_flow.export.comparison import make_batches
 from keras_bert_flow.export.export_model import export_model
 from keras_bert_flow.export.format import ExportFormat
 from keras_bert_flow.export.request import check_max_changed
-from keras_bert_flow.export.sentences import SENTENCES
 from keras_bert_flow.export.served_model import load_served
+from keras_bert_flow.export.strings import SENTENCES
 from tests.oracles.exported_models import save_kind
 
 MODELS = []  # that the format below has written
@@ -47,7 +47,7 @@ class Changed(ExportFormat):
 @pytest.fixture
 def changed(monkeypatch, tmp_path):
     """Return a function that exports a classifier whose outputs are changed so."""
-    monkeypatch.setitem(registry.FORMATS, "changed", f"{__name__}:Changed")
+    monkeypatch.setitem(format.FORMATS, "changed", f"{__name__}:Changed")
     model = save_kind("classification", tmp_path)
 
     def export(change, int8=False, **options):

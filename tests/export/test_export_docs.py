@@ -4,7 +4,7 @@ from pathlib import Path
 
 from benchmarks.export_table import HEADS, list_columns
 from keras_bert_flow.export.comparison import TOLERANCE
-from keras_bert_flow.export.registry import FORMATS, find_export_format
+from keras_bert_flow.export.format import FORMATS, find_export_format
 from tests.export.markdown_tables import read_tables
 
 DOCS = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")

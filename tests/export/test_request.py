@@ -5,10 +5,10 @@ import sys
 
 import pytest
 
-from keras_bert_flow import extras
-from keras_bert_flow.export.registry import FORMATS, find_export_format
+from keras_bert_flow import installed
+from keras_bert_flow.export.format import FORMATS, find_export_format
 from keras_bert_flow.export.request import check_export, choose_backend
-from keras_bert_flow.extras import BACKENDS, EXTRAS
+from keras_bert_flow.installed import BACKENDS, EXTRAS
 from tests.oracles.other_tokenizers import make_byte_level
 from tests.oracles.tiny_model import write_tiny_model
 from tests.patience import PATIENCE_SECONDS
@@ -61,7 +61,7 @@ def test_missing_packages_are_named_with_their_extra(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("version", ["2.9.1", "1.13.0+cpu", "2.10.0", "2.13.0+cpu"])
 def test_release_that_cannot_write_a_format_is_refused(version, monkeypatch, tmp_path):
-    monkeypatch.setattr(extras, "find_version", lambda distribution: version)
+    monkeypatch.setattr(installed, "find_version", lambda distribution: version)
     model = write_tiny_model(tmp_path / "model")
     if version.startswith(("2.9", "1.13")):
         with pytest.raises(

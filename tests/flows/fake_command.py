@@ -6,8 +6,8 @@ import sys
 import time
 from pathlib import Path
 
-from keras_bert_flow.artifacts import publishing
-from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.results.artifacts import publishing
+from keras_bert_flow.results.manifest import write_manifest
 from keras_bert_flow.stores.publishing import made_at
 
 STAGES = {

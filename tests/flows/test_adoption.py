@@ -13,15 +13,15 @@ import yaml
 from flows.plan import describe_finished, describe_plan, plan_stages
 from flows.settling import settle_config
 from flows.stages import StageRun, make_all, run_stage
+from keras_bert_flow.checks.importing import import_records
 from keras_bert_flow.cli import app
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.doctor.importing import import_records
-from keras_bert_flow.lineage.adoption import Adoption, adopt, find_earlier, list_adoptions
-from keras_bert_flow.lineage.configured import find_model
-from keras_bert_flow.lineage.results import find_results
-from keras_bert_flow.records.manifest import MANIFEST, check_folder, is_published, read_manifest, store_manifest
-from keras_bert_flow.stages.registry import STAGES
-from keras_bert_flow.training.finetuning.random_baseline import reuse_baseline, with_random_training
+from keras_bert_flow.config.text import RecordsConfig
+from keras_bert_flow.results.adoption import Adoption, adopt, find_earlier, list_adoptions
+from keras_bert_flow.results.choosing import find_model
+from keras_bert_flow.results.lineage import find_results
+from keras_bert_flow.results.manifest import MANIFEST, check_folder, is_published, read_manifest, store_manifest
+from keras_bert_flow.results.stages.registry import STAGES
+from keras_bert_flow.training.finetuning.grid import reuse_baseline, with_random_training
 from tests.flows.conftest import TINY, write_tiny_config
 from tests.oracles.objective_records import MASKED_FRACTION, write_objective_records
 

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from flows.child import run_child, start_child, stop_child
-from keras_bert_flow.exit_status import TERMINATED
+from keras_bert_flow.console.interrupts import TERMINATED
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS, wait_until
 
@@ -26,7 +26,7 @@ print("pid", os.getpid(), flush=True)
 time.sleep(1000)
 """
 PARENT = "import sys; from flows.child import run_child; run_child((sys.executable, *sys.argv[1:]), {}, print)"
-HANDLING_PARENT = "from keras_bert_flow.interrupts import handle_signals; handle_signals(); " + PARENT
+HANDLING_PARENT = "from keras_bert_flow.console.interrupts import handle_signals; handle_signals(); " + PARENT
 
 
 def is_alive(pid: int) -> bool:

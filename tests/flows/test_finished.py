@@ -10,15 +10,14 @@ from types import SimpleNamespace
 import pytest
 
 from flows import local, plan, stages
-from flows.finished import find_all
 from flows.local import run_locally
 from flows.plan import holding_plan
 from flows.settling import settle_config
-from flows.stages import StageError, make_all, run_stage
+from flows.stages import StageError, find_all, make_all, run_stage
 from keras_bert_flow.cli.run_commands import run
-from keras_bert_flow.leases import find_needs
-from keras_bert_flow.lineage.collection import choose
-from keras_bert_flow.lineage.results import find_results
+from keras_bert_flow.results.collection import choose
+from keras_bert_flow.results.lineage import find_results
+from keras_bert_flow.results.locks import find_needs
 from tests.lineage.conftest import DAY
 from tests.other_users import needs_root
 

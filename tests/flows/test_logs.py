@@ -9,7 +9,7 @@ from markdown_it import MarkdownIt
 from prefect.states import Completed
 
 from flows import report
-from flows.logs import RUN_LOGGERS
+from flows.server import RUN_LOGGERS
 from flows.stages import StageRun
 from flows.tasks import Performed  # whose import has the logs of runs escaped
 from tests.hostile_names import HOSTILE, hidden_in

@@ -11,11 +11,7 @@ from prefect.states import Failed
 from prefect.utilities.callables import parameter_schema
 
 from flows import stages
-from flows.evaluate import evaluate
-from flows.finetune import finetune
-from flows.pipeline import bert_pipeline
-from flows.preprocess import preprocess
-from flows.pretrain import pretrain
+from flows.pipeline import bert_pipeline, evaluate, finetune, preprocess, pretrain
 from flows.stages import StageError
 from flows.tasks import may_pass_next_time, write_records
 from keras_bert_flow.config.loading import load_config

@@ -20,15 +20,19 @@ from beam_jobs.build_vocabulary import build_vocabulary
 from flows.plan import describe_plan, plan_stages
 from flows.settling import settle_config
 from flows.stages import records_stage, vocabulary_stage
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.distillation import DistillationConfig
-from keras_bert_flow.config.model import ModelConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.planning.corpus_sample import SAMPLE_BYTES, measure_bytes, read_sample
-from keras_bert_flow.planning.estimates import count_records, estimate_corpus, estimate_finetuning, estimate_pretraining
-from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.checks.estimates import (
+    SAMPLE_BYTES,
+    count_records,
+    estimate_corpus,
+    estimate_finetuning,
+    estimate_pretraining,
+    measure_bytes,
+    read_sample,
+)
+from keras_bert_flow.config.pretraining import DistillationConfig, ModelConfig
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.results.manifest import read_manifest
+from keras_bert_flow.results.publishing import Contents, publish
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS

@@ -25,11 +25,11 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from flows.child import start_child
-from flows.dead_runs import DEAD_RUNS, end_silent_runs
 from flows.server import check_port, find_free_port
 from flows.serving import PASSWORD_FILE, Kept
 from flows.stages import StageError
-from keras_bert_flow.records.costs import read_costs
+from flows.waiting import DEAD_RUNS, end_silent_runs
+from keras_bert_flow.results.manifest import read_costs
 from tests.browsers import chromium
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS

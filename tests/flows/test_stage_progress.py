@@ -2,9 +2,9 @@
 
 import pytest
 
-from flows import progress
-from flows.progress import StageProgress, parse_share
-from keras_bert_flow.progress import training_progress
+from flows import tasks
+from flows.tasks import StageProgress, parse_share
+from keras_bert_flow.console.progress import training_progress
 
 
 @pytest.mark.parametrize(
@@ -33,15 +33,15 @@ def test_the_bar_of_a_stage_moves_through_its_parts(line, share):
 def shown(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the list of the percentages that a page shows, without a server."""
     shares: list[float] = []
-    monkeypatch.setattr(progress, "UPDATE_SECONDS", 0.0)
-    monkeypatch.setattr(progress, "create_progress_artifact", lambda share, **_: shares.append(share))
-    monkeypatch.setattr(progress, "update_progress_artifact", lambda _, share, **__: shares.append(share))
+    monkeypatch.setattr(tasks, "UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr(tasks, "create_progress_artifact", lambda share, **_: shares.append(share))
+    monkeypatch.setattr(tasks, "update_progress_artifact", lambda _, share, **__: shares.append(share))
     return shares
 
 
 def test_page_says_what_a_stage_waits_for(monkeypatch, shown):
     words = []
-    monkeypatch.setattr(progress, "update_progress_artifact", lambda _, share, description: words.append(description))
+    monkeypatch.setattr(tasks, "update_progress_artifact", lambda _, share, description: words.append(description))
     bar = StageProgress("records", lambda line: None)
     line = "Waiting for /runs/.a.lock, held by process 7 of the run `mine` on here since noon: kbf records."
     bar.follow(line)

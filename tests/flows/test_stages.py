@@ -5,11 +5,18 @@ from pathlib import Path
 import pytest
 
 from flows import stages
-from flows.finished import find_records
 from flows.settling import settle_config, write_config
-from flows.stages import StageError, StageRun, pretraining_stage, records_stage, run_stage, vocabulary_stage
+from flows.stages import (
+    StageError,
+    StageRun,
+    find_records,
+    pretraining_stage,
+    records_stage,
+    run_stage,
+    vocabulary_stage,
+)
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.results.publishing import Contents, publish
 from tests.beam_jobs.test_storage import FILES
 
 FAKE = (sys.executable, str(Path(__file__).with_name("fake_command.py")))

@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.pretrain import pretrain
+from flows.pipeline import pretrain
 from flows.settling import settle_config
 from flows.stages import StageRun, pretraining_stage, run_stage
-from keras_bert_flow.exit_status import CHECKPOINTED
+from keras_bert_flow.console.interrupts import CHECKPOINTED
 from tests.flows.conftest import ROOT
 from tests.flows.test_pipeline import logs_of
 from tests.oracles.tiny_records import write_tiny_records

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.stages.records import IMPORTED
-from keras_bert_flow.stages.registry import STAGES
-from keras_bert_flow.stages.stage import Stage
+from keras_bert_flow.results.stages.records import IMPORTED
+from keras_bert_flow.results.stages.registry import STAGES
+from keras_bert_flow.results.stages.stage import Stage
 from tests.golden.import_closure import code_digests
 from tests.golden.results import DATA, TRAINING, Results
 
@@ -184,7 +184,7 @@ def stages_of(place: str) -> tuple[str, ...]:
 
 
 def _find_file(stage: str) -> str:
-    return f"keras_bert_flow/stages/{ALL_STAGES[stage].name}.py"
+    return f"keras_bert_flow/results/stages/{ALL_STAGES[stage].name}.py"
 
 
 def _format(value: Any, levels: int, indent: int = 0) -> str:

@@ -18,10 +18,8 @@ from unittest import mock
 
 import numpy as np
 
-from keras_bert_flow.lineage.settings import flatten
-from keras_bert_flow.records.costs import COSTS
-from keras_bert_flow.records.manifest import MANIFEST
-from keras_bert_flow.records.results import is_measurement
+from keras_bert_flow.results.describing import flatten
+from keras_bert_flow.results.manifest import COSTS, MANIFEST, is_measurement
 
 DATA = ("corpus", "vocabulary", "records", "imported records")  # bytes, the same on every machine
 TRAINING = ("pretraining", "distillation", "finetuning", "evaluation")  # numbers, of each backend
@@ -76,7 +74,7 @@ def compute(stages: Iterable[str], folder: Path, every_variant: bool = False) ->
 
 
 def find_corpus(folder: Path) -> Results:
-    from keras_bert_flow import builtin as stage
+    from keras_bert_flow.results.stages import corpus as stage
     from keras_bert_flow.text.corpus import builtin
 
     text = "Walk along the {} and visit every node that is on it, number {}.\n\n- An item that is long, as of a list."
@@ -96,7 +94,7 @@ def find_corpus(folder: Path) -> Results:
 
 def find_vocabulary(folder: Path) -> Results:
     from beam_jobs.build_vocabulary import build_vocabulary
-    from keras_bert_flow.config.vocabulary import VocabularyConfig
+    from keras_bert_flow.config.text import VocabularyConfig
 
     corpus = write_text(folder)
     ways = {"uncased": {"size": 120}, "cased": {"size": 150, "cased": True, "min_character_count": 2}}
@@ -110,7 +108,7 @@ def find_vocabulary(folder: Path) -> Results:
 
 def find_records(folder: Path) -> Results:
     from beam_jobs.build_records import build_records
-    from keras_bert_flow.config.records import RecordsConfig
+    from keras_bert_flow.config.text import RecordsConfig
 
     corpus, vocabulary = write_text(folder), _write_vocabulary(folder)
     small = {"sequence_length": 32, "max_predictions": 5, "held_out_fraction": 0.2}
@@ -132,8 +130,8 @@ def find_records(folder: Path) -> Results:
 
 
 def find_imported(folder: Path) -> Results:
-    from keras_bert_flow.config.records import RecordsConfig
-    from keras_bert_flow.doctor.importing import import_records
+    from keras_bert_flow.checks.importing import import_records
+    from keras_bert_flow.config.text import RecordsConfig
     from tests.oracles.objective_records import MASKED_FRACTION, write_objective_records
 
     source, config = write_objective_records(folder / "others"), RecordsConfig(masked_fraction=MASKED_FRACTION)
@@ -144,7 +142,7 @@ def find_imported(folder: Path) -> Results:
 
 def write_text(folder: Path):
     """Write documents of a few words, with what a reader must handle; return the configuration of the corpus."""
-    from keras_bert_flow.config.corpus import CorpusConfig
+    from keras_bert_flow.config.text import CorpusConfig
 
     rng = np.random.default_rng(1)
     documents = []
@@ -184,9 +182,8 @@ def _pretrain_variants(folder: Path) -> Iterator[tuple[str, Results]]:
 
 
 def find_distillation(folder: Path) -> Results:
-    from keras_bert_flow.config.distillation import DistillationConfig
-    from keras_bert_flow.config.model import ModelConfig
-    from keras_bert_flow.training.distillation.distill import distill
+    from keras_bert_flow.config.pretraining import DistillationConfig, ModelConfig
+    from keras_bert_flow.training.distillation import distill
     from tests.oracles.tiny_model import TINY_SHAPE, write_tiny_model
 
     records = _write_inputs(folder / "records")
@@ -220,7 +217,7 @@ def _finetune_kinds(folder: Path) -> Iterator[tuple[str, Results]]:
 
 def find_evaluation(folder: Path) -> Results:
     from keras_bert_flow.evaluation.evaluate import write_evaluation
-    from keras_bert_flow.records.manifest import write_manifest
+    from keras_bert_flow.results.manifest import write_manifest
 
     run = folder / "finetuned" / "pretrained" / "seed-1"
     _write_model(run / "model")
@@ -247,7 +244,7 @@ def _is_mean(name: str) -> bool:
 
 def _write_inputs(folder: Path, objective: str = "mlm_nsp") -> Path:
     """Write records whose tokens and masks are drawn here, so that no change of masking changes what is trained on."""
-    from keras_bert_flow.records.manifest import read_manifest, store_manifest
+    from keras_bert_flow.results.manifest import read_manifest, store_manifest
     from tests.oracles.tiny_records import write_tiny_records
 
     manifest = read_manifest(write_tiny_records(folder, train=(37, 30), held_out=20))

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from keras_bert_flow.backends.dropout import STEPS, dropped_steps
+from keras_bert_flow.backends.fused import STEPS, dropped_steps
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
-from keras_bert_flow.layers.dropout import Dropout
+from keras_bert_flow.layers.dense import Dropout
 from keras_bert_flow.layers.shape import EncoderShape
 
 SHAPE = (16, 12, 64, 64)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.layers.attention import MASKED_SCORE
-from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, SplitTexts
+from keras_bert_flow.layers.encoder import ChoiceScores, MergeTexts, SplitTexts
 from keras_bert_flow.layers.heads import SpanScores
 
 RNG = np.random.default_rng(0)

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
-from keras_bert_flow.layers.dropout import Dropout
+from keras_bert_flow.layers.dense import Dropout
 from keras_bert_flow.layers.embeddings import BertEmbeddings
-from keras_bert_flow.layers.encoder import EncoderBlock
-from keras_bert_flow.layers.groups import ChoiceScores, MergeTexts, SplitTexts
-from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias, Pooler, SpanScores
-from keras_bert_flow.layers.pooling import TokenPooling
+from keras_bert_flow.layers.encoder import ChoiceScores, EncoderBlock, MergeTexts, SplitTexts
+from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias, Pooler, SpanScores, TokenPooling
 from keras_bert_flow.layers.shape import EncoderShape
 from tests.contracts import run_layer_test
 

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.backends.processor import is_on_processor
+from keras_bert_flow.backends.memory import is_on_processor
 from keras_bert_flow.backends.token_packing import map_rows, pack_tokens, unpack_tokens
-from keras_bert_flow.layers import packing
-from keras_bert_flow.layers.packing import PackTokens, UnpackTokens
+from keras_bert_flow.layers import attention
+from keras_bert_flow.layers.attention import PackTokens, UnpackTokens
 from keras_bert_flow.models.backbone import BertBackbone
 from tests.contracts import run_layer_test
 from tests.oracles.small_bert import TINY
@@ -58,7 +58,7 @@ def run_step(backbone, is_packable, monkeypatch):
     block = backbone.get_layer("encoder_block_0").intermediate
     with monkeypatch.context() as patch:
         if not is_packable:
-            patch.setattr(packing, "is_packable", lambda mask: False)
+            patch.setattr(attention, "is_packable", lambda mask: False)
         call = block.call
         patch.setattr(block, "call", lambda inputs, training: counts.append(inputs.shape[:-1]) or call(inputs))
         ids = {"token_ids": MASK * 7, "segment_ids": np.zeros_like(MASK), "padding_mask": MASK}

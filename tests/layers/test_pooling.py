@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.layers.pooling import TokenPooling, unit_length
+from keras_bert_flow.layers.heads import TokenPooling, unit_length
 
 RNG = np.random.default_rng(0)
 # Below 0, so that a maximum that counted padding as 0 would show.

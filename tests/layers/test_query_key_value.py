@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from keras import ops
 
+from keras_bert_flow.layers.attention import PARTS, QueryKeyValue
 from keras_bert_flow.layers.dense import Dense
-from keras_bert_flow.layers.query_key_value import PARTS, QueryKeyValue
 
 HEADS, HEAD_DIM, INPUTS, RANK = 3, 4, 8, 2
 HIDDEN = HEADS * HEAD_DIM

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
 from tests.oracles.small_bert import SMALL, make_inputs

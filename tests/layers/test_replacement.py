@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bert_flow.layers.replacement import ReplaceTokens, Verdicts, draw_classes
+from keras_bert_flow.layers.heads import ReplaceTokens, Verdicts, draw_classes
 
 pytestmark = pytest.mark.any_backend
 

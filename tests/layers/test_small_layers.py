@@ -5,12 +5,10 @@ import numpy as np
 import pytest
 from scipy.special import erf
 
-from keras_bert_flow.layers.activations import get_activation
-from keras_bert_flow.layers.dropout import Dropout
+from keras_bert_flow.layers.dense import Dropout, get_activation, normal, truncated_normal
 from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.heads import gather_positions
-from keras_bert_flow.layers.initializers import normal, truncated_normal
 from keras_bert_flow.layers.shape import EncoderShape
 
 

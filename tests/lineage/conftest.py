@@ -9,13 +9,11 @@ import pytest
 
 from beam_jobs.build_records import build_records
 from beam_jobs.build_vocabulary import build_vocabulary
-from keras_bert_flow.artifacts import publishing
-from keras_bert_flow.config.corpus import CorpusConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.config.vocabulary import VocabularyConfig
-from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.stages.digests import folder_digest
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.results.artifacts import publishing
+from keras_bert_flow.results.manifest import write_manifest
+from keras_bert_flow.results.stages.digests import folder_digest
 
 TEXT = "\n\n".join(f"The {noun} goes home. It sleeps there." for noun in ("cat", "dog", "bird", "wolf", "goat") * 3)
 DAY = 86400.0

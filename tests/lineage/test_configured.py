@@ -9,8 +9,8 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.lineage.configured import find_model, is_configuration
-from keras_bert_flow.records.manifest import manifest_digest, read_manifest
+from keras_bert_flow.results.choosing import find_model, is_configuration
+from keras_bert_flow.results.manifest import manifest_digest, read_manifest
 from tests.lineage.conftest import publish_folder
 from tests.oracles.tiny_model import write_tiny_model
 from tests.patience import PATIENCE_SECONDS

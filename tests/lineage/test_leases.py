@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.leases import find_needs, holding_inputs, holding_results, pausing_runs
-from keras_bert_flow.lineage.collection import choose, remove_results
-from keras_bert_flow.lineage.results import find_results
-from keras_bert_flow.records.verification import verify
+from keras_bert_flow.results.collection import choose, remove_results
+from keras_bert_flow.results.lineage import find_results
+from keras_bert_flow.results.locks import find_needs, holding_inputs, holding_results, pausing_runs
+from keras_bert_flow.results.publishing import verify
 from tests.lineage.conftest import DAY
 from tests.patience import PATIENCE_SECONDS
 
 RUN = """
 import sys
 from pathlib import Path
-from keras_bert_flow.leases import hold_key, holding_results
+from keras_bert_flow.results.locks import hold_key, holding_results
 with holding_results(Path(sys.argv[1])) as lease:
     for key in sys.argv[2:]:
         hold_key(key)
@@ -29,8 +29,8 @@ with holding_results(Path(sys.argv[1])) as lease:
 """
 READ = """
 import sys
-from keras_bert_flow.leases import holding_inputs
-from keras_bert_flow.records.verification import verify
+from keras_bert_flow.results.locks import holding_inputs
+from keras_bert_flow.results.publishing import verify
 with holding_inputs():
     verify(sys.argv[1])
     print("holds", flush=True)

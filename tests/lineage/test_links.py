@@ -1,10 +1,15 @@
 """What was made from what: by content, in the digests that the stages themselves wrote."""
 
-from keras_bert_flow.lineage.choosing import find_one
-from keras_bert_flow.lineage.describing import draw_tree, list_commands
-from keras_bert_flow.lineage.links import find_source, list_sources, list_uses
-from keras_bert_flow.lineage.results import find_results
-from keras_bert_flow.lineage.settings import list_changed, list_differences, read_scores, read_settings
+from keras_bert_flow.results.choosing import find_one
+from keras_bert_flow.results.describing import (
+    draw_tree,
+    list_changed,
+    list_commands,
+    list_differences,
+    read_scores,
+    read_settings,
+)
+from keras_bert_flow.results.lineage import find_results, find_source, list_sources, list_uses
 from tests.lineage.conftest import publish_folder
 
 

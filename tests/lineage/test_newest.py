@@ -10,12 +10,11 @@ import pytest
 
 from keras_bert_flow.cli import app
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.lineage import newest
-from keras_bert_flow.lineage.choosing import read_made
-from keras_bert_flow.lineage.collection import choose
-from keras_bert_flow.lineage.newest import find_folder, link_newest, remove_dangling
-from keras_bert_flow.lineage.results import find_results
-from keras_bert_flow.stages.digests import folder_digest
+from keras_bert_flow.results import choosing
+from keras_bert_flow.results.choosing import find_folder, link_newest, read_made, remove_dangling
+from keras_bert_flow.results.collection import choose
+from keras_bert_flow.results.lineage import find_results
+from keras_bert_flow.results.stages.digests import folder_digest
 from keras_bert_flow.text.corpus.inputs import find_inputs
 from tests.lineage.conftest import publish_folder
 
@@ -67,7 +66,7 @@ def test_links_lead_to_the_newest_report_and_its_best_model(store, two):
 def test_a_replacement_that_fails_leaves_the_links(store, two, monkeypatch):
     link_newest(two[0], "My run")
     before = read_links(store / "My run")
-    monkeypatch.setattr(newest.os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("killed")))
+    monkeypatch.setattr(choosing.os, "replace", lambda *paths: (_ for _ in ()).throw(OSError("killed")))
     assert link_newest(two[1], "My run") is None
     assert read_links(store / "My run") == before
 

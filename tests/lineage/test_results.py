@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.lineage.results import find_results, read_result, store_of
+from keras_bert_flow.results.lineage import find_results, read_result, store_of
 from tests.patience import PATIENCE_SECONDS, wait_until
 
 MAKER = (
-    "import sys, time; from keras_bert_flow.artifacts import publishing\n"
+    "import sys, time; from keras_bert_flow.results.artifacts import publishing\n"
     "with publishing(sys.argv[1], resumable=True) as work:\n"
     "    (work / 'checkpoint').write_text('half')\n"
     "    time.sleep(1000)\n"

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.cli import app
-from keras_bert_flow.columns import fit, name_files
-from keras_bert_flow.lineage.describing import list_commands
-from keras_bert_flow.lineage.results import find_results
+from keras_bert_flow.console.terminal import fit, name_files
+from keras_bert_flow.results.describing import list_commands
+from keras_bert_flow.results.lineage import find_results
 from tests.lineage.conftest import publish_folder
 
 KEYS = ("0123456789abcdef", "fedcba9876543210")

@@ -7,7 +7,7 @@ import pytest
 from keras_bert_flow.layers.embeddings import BertEmbeddings
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.backbone import Backbone, BertBackbone
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
 
@@ -97,7 +97,7 @@ def test_backbone_is_of_a_known_family():
 def test_layers_are_made_of_shapes_alone():
     layer = BertEmbeddings(EncoderShape(**SMALL))
     assert BertEmbeddings.from_config(layer.get_config()).shape == layer.shape
-    for kind in ("os:system", "keras_bert_flow.artifacts:Path"):
+    for kind in ("os:system", "keras_bert_flow.results.artifacts:Path"):
         with pytest.raises(ValueError, match=f"must be a class of shapes of this package. Received: '{kind}'"):
             BertEmbeddings({"kind": kind})
 

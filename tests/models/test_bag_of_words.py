@@ -9,8 +9,7 @@ from keras_bert_flow.data.pretraining import add_bag_of_words, pretraining_datas
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
-from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer, MaskedLM
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.tiny_records import write_tiny_records

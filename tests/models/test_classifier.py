@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.heads.text_classifier import TextClassifier
+from keras_bert_flow.models.heads.classifiers import TextClassifier
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 

@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.data.task_batches import task_dataset
-from keras_bert_flow.data.tasks import predict_features
-from keras_bert_flow.tasks.core.features import IGNORED, Features
-from keras_bert_flow.tasks.core.losses import mean_loss
+from keras_bert_flow.data.tasks import predict_features, task_dataset
+from keras_bert_flow.tasks.core.task import IGNORED, Features, mean_loss
 from tests.oracles.task_models import make_task_inputs, make_task_labels, make_task_model
 
 ROWS, BATCH = 5, 4  # a whole batch, and one of a real row and three of filler

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.training.distillation.student_start import copy_layers
+from keras_bert_flow.training.distillation import copy_layers
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 

@@ -6,10 +6,9 @@ import pytest
 
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.backbone import BertBackbone
-from keras_bert_flow.models.flops import count_flops
 from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
-from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer, MaskedLM
+from keras_bert_flow.models.sizes import count_flops
 from tests.oracles.small_bert import SMALL
 
 LENGTH, MASKS, BATCH = 16, 5, 3

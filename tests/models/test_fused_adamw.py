@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.models.decay_exclusions import UNDECAYED_NAMES
-from keras_bert_flow.models.defaults import make_adamw
+from keras_bert_flow.models.defaults import UNDECAYED_NAMES, make_adamw
 
 SHAPES = {"dense/kernel": (5, 3), "dense/bias": (3,), "embedding/embeddings": (7, 2)}
 

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.models.families.registry import FAMILIES
-from keras_bert_flow.models.lora import TARGETS
+from keras_bert_flow.models.families.family import FAMILIES
+from keras_bert_flow.models.trained_weights import TARGETS
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 

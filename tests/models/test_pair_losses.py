@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.models.pair_losses import ContrastiveAccuracy, ContrastiveLoss, CosineError, CosineLoss
+from keras_bert_flow.models.losses import ContrastiveAccuracy, ContrastiveLoss, CosineError, CosineLoss
 from tests.oracles.pair_losses import contrastive_loss, cosine_loss, cosines
 
 RNG = np.random.default_rng(4)

@@ -11,10 +11,8 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.tasks import predict_features
-from keras_bert_flow.models.hidden_features import make_features_model
-from keras_bert_flow.models.token_scorer import make_token_scorer
-from keras_bert_flow.models.vocabulary_logits import make_vocabulary_model
-from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.models.probing import make_features_model, make_token_scorer, make_vocabulary_model
+from keras_bert_flow.tasks.core.task import Features
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.task_models import make_task_inputs, make_task_labels, make_task_model
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.models.flops import count_flops
+from keras_bert_flow.models.sizes import count_flops
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 

@@ -8,7 +8,7 @@ import numpy as np
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.adapters import ADAPTER_CONFIG
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.models.lora import TARGETS
+from keras_bert_flow.models.trained_weights import TARGETS
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 

@@ -5,9 +5,8 @@ from collections import namedtuple
 import numpy as np
 
 from keras_bert_flow.text.masking import TOKEN, MaskingRule
-from keras_bert_flow.text.objectives.instances import build_instances
-from keras_bert_flow.text.objectives.objective import InstanceRule
-from keras_bert_flow.text.pool import TokenizedDocument
+from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances
+from keras_bert_flow.text.rows import TokenizedDocument
 
 Instance = namedtuple("Instance", "token_ids segment_ids mask_positions mask_ids unmasked_ids is_random_next")
 CLS, SEP, MASK = 2, 3, 4

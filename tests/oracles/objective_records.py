@@ -2,13 +2,12 @@
 
 import numpy as np
 
-from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.records.schema import encode_records
+from keras_bert_flow.records.example import encode_records
 from keras_bert_flow.records.tfrecord import write_tfrecords
+from keras_bert_flow.results.manifest import write_manifest
 from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives.instances import build_instances
-from keras_bert_flow.text.objectives.objective import InstanceRule
-from keras_bert_flow.text.pool import TokenizedDocument
+from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances
+from keras_bert_flow.text.rows import TokenizedDocument
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 
 VOCABULARY_SIZE = 40

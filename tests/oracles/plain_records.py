@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from keras_bert_flow.records.manifest import write_manifest
 from keras_bert_flow.records.tfrecord import write_tfrecords
+from keras_bert_flow.results.manifest import write_manifest
 from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
 from tests.oracles.examples import encode_example
 

@@ -4,9 +4,9 @@ import numpy as np
 
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.records.manifest import write_manifest
-from keras_bert_flow.records.schema import encode_records
+from keras_bert_flow.records.example import encode_records
 from keras_bert_flow.records.tfrecord import write_tfrecords
+from keras_bert_flow.results.manifest import write_manifest
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 
 VOCABULARY_SIZE = 50

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.planning.workers import (
+from keras_bert_flow.checks.estimates import (
     MOST_WORKERS,
     available_memory,
     choose_workers,
@@ -17,6 +15,7 @@ from keras_bert_flow.planning.workers import (
     text_bytes,
     worker_options,
 )
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 
 MB = 1_000_000
 PLENTY = 64e9

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.prediction.arrays import write_arrays
+from keras_bert_flow.prediction.lines import write_arrays
 from tests.prediction.models import save_masked_lm
 
 TEXTS = ["the cat is", "w1", "w2 w3 schön w4 w5"]

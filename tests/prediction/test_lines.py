@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.prediction.lines import read_items, read_waiting_items, write_lines
-from keras_bert_flow.tasks.formats.bounded_reading import MAX_LINE_BYTES
+from keras_bert_flow.tasks.formats.rows import MAX_LINE_BYTES
 from tests.patience import PATIENCE_SECONDS
 
 

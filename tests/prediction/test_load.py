@@ -8,7 +8,7 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.prediction.asked_model import AskedModel
-from keras_bert_flow.prediction.feature_extractor import FeatureExtractor
+from keras_bert_flow.prediction.embedding import FeatureExtractor
 from keras_bert_flow.prediction.load import ASKED_AS, OPTIONS
 from keras_bert_flow.prediction.mask_filler import MaskFiller
 from keras_bert_flow.prediction.predictor import Predictor

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.prediction.nearest import find_nearest, unit_length
+from keras_bert_flow.prediction.search import find_nearest, unit_length
 
 RNG = np.random.default_rng(6)
 # Few different vectors, so that many rows are the same; and near ones, which float32 products can only just tell apart.

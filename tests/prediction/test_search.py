@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.prediction import line_vectors
-from keras_bert_flow.prediction.index_folder import check_index
-from keras_bert_flow.prediction.lines import read_waiting_texts
+from keras_bert_flow.prediction import search as search_module
+from keras_bert_flow.prediction.lines import check_index, read_waiting_texts
 from tests.commands import kbf as run_kbf
 from tests.oracles.small_bert import SMALL
 
@@ -39,7 +38,7 @@ def lines(tmp_path):
 @pytest.mark.parametrize("at_once", [1, 3, 100])
 @pytest.mark.parametrize("has_index", [True, False])
 def test_hits_are_lines_with_their_cosines(model, lines, tmp_path, monkeypatch, at_once, has_index):
-    monkeypatch.setattr(line_vectors, "LINES_AT_ONCE", at_once)
+    monkeypatch.setattr(search_module, "LINES_AT_ONCE", at_once)
     index = tmp_path / "index" if has_index else None
     search = kbf.SemanticSearch(model, lines, index)
     for _ in range(2 if has_index else 1):
@@ -62,7 +61,7 @@ def test_tables_are_no_lines(model, tmp_path):
 
 
 def test_lines_that_are_cut_are_counted_and_said(model, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(line_vectors, "LINES_AT_ONCE", 2)
+    monkeypatch.setattr(search_module, "LINES_AT_ONCE", 2)
     long = tmp_path / "lines.txt"
     longest = SMALL["max_positions"]
     long.write_text("w1\n" + ("w2 " * longest + "w3\n") * 3)
@@ -79,7 +78,7 @@ def test_lines_that_are_cut_are_counted_and_said(model, tmp_path, monkeypatch, c
 def test_index_is_made_once(model, lines, tmp_path, monkeypatch):
     first = kbf.SemanticSearch(model, lines, tmp_path / "index").search(["w6 w7"])
     assert isinstance(np.load(tmp_path / "index/vectors.npy", mmap_mode="r"), np.memmap)
-    monkeypatch.setattr(line_vectors, "_embed", None)  # is not to be called
+    monkeypatch.setattr(search_module, "_embed", None)  # is not to be called
     again = kbf.SemanticSearch(model, lines, tmp_path / "index")
     assert isinstance(again.lines.vectors, np.memmap)
     assert again.search(["w6 w7"]) == first

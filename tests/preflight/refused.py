@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.cli import app
-from keras_bert_flow.cli.mistakes import explain
+from keras_bert_flow.cli.application import explain
 
 
 def assert_refused(arguments: list[str], words: str, place: Path, capsys: pytest.CaptureFixture) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.results.manifest import write_manifest
 from tests.oracles.tiny_model import PIECES, TINY_SHAPE, write_tiny_model
 from tests.oracles.tiny_records import write_tiny_records
 from tests.preflight.refused import assert_refused
@@ -130,8 +130,9 @@ def test_flipped_bit_is_refused(command, name, published, place, capsys):
 
 def test_every_case_passes_its_checks_with_whole_files(place):
     """So what the cases refuse is the bit, not the setting."""
+    from keras_bert_flow.checks import models, stages
+    from keras_bert_flow.checks import run as run_checks
     from keras_bert_flow.config.loading import load_config
-    from keras_bert_flow.preflight import distillation, models, stages
 
     config = load_config("run.yaml", ["finetuning.sequence_length=16"])
     tiny, new = load_config("tiny.yaml"), Path("new")
@@ -139,7 +140,7 @@ def test_every_case_passes_its_checks_with_whole_files(place):
     with pytest.raises(ValueError, match="must have the shape"):  # behind the check of digests
         stages.check_pretraining_stage(tiny, Path("intact"), Path("model"), new)
     with pytest.raises(ValueError, match="must have a masked-LM head"):  # behind the same
-        distillation.check_distillation_stage(load_config("student.yaml"), Path("records"), Path("model"), new)
+        run_checks.check_distillation_stage(load_config("student.yaml"), Path("records"), Path("model"), new)
     stages.check_finetuning_stage(config, Path("model"), new)
     stages.check_report_stage(config, Path("finetuned"), Path("pretrained"), Path("records"), (), new)
     stages.check_records_stage(config, Path("vocabulary/vocab.txt"), new)

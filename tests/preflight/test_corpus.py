@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from keras_bert_flow.checks.run import check_run
+from keras_bert_flow.checks.stages import MOST_BYTES, check_text, check_vocabulary_stage
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.preflight.corpus import MOST_BYTES, check_text
-from keras_bert_flow.preflight.run import check_run
-from keras_bert_flow.preflight.stages import check_vocabulary_stage
 
 LINE = b"A line without a field. " * 40 + b"\n"
 

@@ -5,10 +5,9 @@ from functools import partial
 
 import pytest
 
+from keras_bert_flow.checks.run import check_teacher_directory, settle_initial_model
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.models.sizes import resolve_shape
-from keras_bert_flow.preflight.distillation import check_teacher_directory
-from keras_bert_flow.preflight.initial_model import settle_initial_model
 from tests.oracles.tiny_model import INTERMEDIATE, PIECES, TINY_SHAPE, write_tiny_model
 
 LENGTHS = {"records": {"sequence_length": 32, "max_predictions": 4}, "finetuning": {"sequence_length": 32}}

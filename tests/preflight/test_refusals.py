@@ -2,11 +2,7 @@
 
 import pytest
 
-from flows.evaluate import evaluate
-from flows.finetune import finetune
-from flows.pipeline import bert_pipeline
-from flows.preprocess import preprocess
-from flows.pretrain import pretrain
+from flows.pipeline import bert_pipeline, evaluate, finetune, preprocess, pretrain
 from tests.preflight.refused import assert_refused
 
 PROBED = "{pooling: bag_of_words, head_start: probe"

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.records.batches import encode_examples
-from keras_bert_flow.records.schema import encode_records
+from keras_bert_flow.records.example import encode_examples, encode_records
 from tests.oracles.examples import encode_example
 
 

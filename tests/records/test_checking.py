@@ -2,8 +2,8 @@ import shutil
 
 import pytest
 
-from keras_bert_flow.records.checking import check_records, find_extra_files
-from keras_bert_flow.records.manifest import read_manifest, write_manifest
+from keras_bert_flow.records.tfrecord import check_records, find_extra_files
+from keras_bert_flow.results.manifest import read_manifest, write_manifest
 from tests.oracles.tiny_records import write_tiny_records
 
 

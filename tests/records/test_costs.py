@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from keras_bert_flow.records.costs import COSTS, noting_cost, read_costs
-from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.results.manifest import COSTS, check_folder, noting_cost, read_costs
+from keras_bert_flow.results.publishing import Contents, publish
 
 SPIN = "import time; held = b'x' * 80_000_000\nwhile time.process_time() < 0.5: pass"
 

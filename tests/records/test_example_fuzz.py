@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from google.protobuf.message import DecodeError
 
-from keras_bert_flow.records.example import decode_example
-from keras_bert_flow.records.wire_format import write_varint
+from keras_bert_flow.records.example import decode_example, write_varint
 from tests.oracles.examples import decode_by_protobuf, encode_example
 
 VARINT, FIXED64, BYTES, GROUP, END_GROUP, FIXED32 = range(6)

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.artifacts import file_digest
-from keras_bert_flow.records.manifest import (
+from keras_bert_flow.results.artifacts import file_digest
+from keras_bert_flow.results.manifest import (
     MANIFEST,
     FileSummary,
     check_folder,

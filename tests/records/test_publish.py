@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.results.manifest import read_manifest
+from keras_bert_flow.results.publishing import Contents, publish
 from tests.patience import PATIENCE_SECONDS
 
 

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.records.example import decode_example
-from keras_bert_flow.records.schema import FEATURE_KINDS, decode_record
+from keras_bert_flow.records.example import FEATURE_KINDS, decode_example, decode_record
 from tests.oracles.examples import encode_example
 from tests.oracles.tiny_records import encode_record
 

@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.artifacts import file_digest
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, masked_crc, write_tfrecords
+from keras_bert_flow.results.artifacts import file_digest
 
 RECORDS = (b"", b"a", b"\0" * 100, bytes(range(256)) * 300, b"last")
 SMALL = (b"abc", b"", b"defgh")

@@ -2,10 +2,10 @@ import json
 
 import pytest
 
-from keras_bert_flow import artifacts
-from keras_bert_flow.artifacts import file_digest
-from keras_bert_flow.records.manifest import MANIFEST, read_manifest, write_manifest
-from keras_bert_flow.records.verification import find_manifest, verify
+from keras_bert_flow.results import artifacts
+from keras_bert_flow.results.artifacts import file_digest
+from keras_bert_flow.results.manifest import MANIFEST, read_manifest, write_manifest
+from keras_bert_flow.results.publishing import find_manifest, verify
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_what_cannot_fit_is_refused_before_it_is_fetched(put, tmp_path, trouble,
 
 
 def test_killed_download_is_gone_on_with(put, tmp_path, trouble, monkeypatch):
-    monkeypatch.setattr("keras_bert_flow.stores.download.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("keras_bert_flow.stores.cache.CHUNK_BYTES", 10_000)
     folder = write_tiny_records(tmp_path / "records", train=(400,))
     address, name = put(folder, "r"), "train-00000-of-00001.tfrecord"
     script = (

@@ -6,12 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.arrivals import find_carrier
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.input_states import hold
-from keras_bert_flow.records.checking import check_records
-from keras_bert_flow.records.verification import verify
+from keras_bert_flow.files.inputs import find_carrier, hold
+from keras_bert_flow.records.tfrecord import check_records
+from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.cache import fetched_root
 from keras_bert_flow.stores.fetching import fetch, stop_downloads
 from tests.object_store import BUCKET, client

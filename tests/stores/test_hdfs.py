@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keras_bert_flow.records.manifest import MANIFEST
+from keras_bert_flow.results.manifest import MANIFEST
 from keras_bert_flow.stores import hdfs
 from keras_bert_flow.stores.cache import cache_root
 from keras_bert_flow.stores.fetching import fetch, stop_downloads
-from keras_bert_flow.stores.mirror import Mirror
-from keras_bert_flow.stores.publishing import check_writable, made_at
+from keras_bert_flow.stores.publishing import Mirror, check_writable, made_at
 from keras_bert_flow.stores.store import Store
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.commands import assert_refused, kbf

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from keras_bert_flow.stores.hub_upload import write_license
+from keras_bert_flow.stores.hub import write_license
 from tests.commands import assert_refused, kbf
 from tests.hub_model import OTHERS, write_hub_model
 from tests.hub_server import COMMIT, TOKEN, serving_hub

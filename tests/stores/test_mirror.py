@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from keras_bert_flow.stores.mirror import Mirror
+from keras_bert_flow.stores.publishing import Mirror
 
 pytestmark = pytest.mark.any_backend
 
@@ -47,7 +47,7 @@ def test_what_says_that_others_are_whole_comes_after_them(tmp_path, place):
 
 
 def test_only_changes_are_copied_and_old_copies_go_last(tmp_path, place, monkeypatch):
-    monkeypatch.setattr("keras_bert_flow.stores.mirror.SMALL_BYTES", 6)
+    monkeypatch.setattr("keras_bert_flow.stores.publishing.SMALL_BYTES", 6)
     write(tmp_path, ["step-1/state", "step-1/facts.json", "log.jsonl", ".hidden/x", ".y.tmp"])
     mirror = Mirror(tmp_path, place)
     mirror.sync()

@@ -10,7 +10,7 @@ import keras
 import pytest
 import yaml
 
-from keras_bert_flow.records.costs import COSTS
+from keras_bert_flow.results.manifest import COSTS
 from keras_bert_flow.stores.cache import outputs_root
 from keras_bert_flow.stores.publishing import made_at
 from tests.distribution.processes import torch_address

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from keras_bert_flow.records.manifest import MANIFEST, read_manifest
-from keras_bert_flow.stores import mirror
+from keras_bert_flow.results.manifest import MANIFEST, read_manifest
+from keras_bert_flow.stores import publishing
 from keras_bert_flow.stores.cache import cache_root, outputs_root
 from keras_bert_flow.stores.fetching import fetch, stop_downloads
 from keras_bert_flow.stores.publishing import made_at
@@ -64,7 +64,7 @@ mirrors = []
 def known_mirrors(monkeypatch):
     """Know the mirrors, and have them make no copy by themselves."""
     mirrors.clear()
-    monkeypatch.setattr(mirror.Mirror, "_follow", lambda self: mirrors.append(self))
+    monkeypatch.setattr(publishing.Mirror, "_follow", lambda self: mirrors.append(self))
 
 
 def forget_this_machine():
@@ -187,7 +187,7 @@ def test_what_is_refused_leaves_nothing(records, server, trouble, tmp_path):
 
 COMMAND = """
 import sys
-from keras_bert_flow.records.manifest import MANIFEST, read_manifest
+from keras_bert_flow.results.manifest import MANIFEST, read_manifest
 from keras_bert_flow.stores import mirror
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.training.pretraining.pretrain import pretrain

@@ -8,14 +8,12 @@ import pytest
 import yaml
 
 from flows import stages
-from flows.finished import find_finetuned, find_pretrained, find_records
 from flows.plan import describe_plan
 from flows.settling import settle_config
-from flows.stages import MODEL, finetuning_stage, make_all, run_stage
-from keras_bert_flow.stages.digests import folder_digest
+from flows.stages import MODEL, find_finetuned, find_pretrained, find_records, finetuning_stage, make_all, run_stage
+from keras_bert_flow.results.stages.digests import folder_digest
 from keras_bert_flow.stores.cache import fetched_root
-from keras_bert_flow.stores.fetching import fetch, stop_downloads
-from keras_bert_flow.stores.manifests import fetch_manifest
+from keras_bert_flow.stores.fetching import fetch, fetch_manifest, stop_downloads
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.commands import assert_refused, kbf
 from tests.flows.conftest import tiny_config  # noqa: F401  a fixture

@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 
 from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion
-from keras_bert_flow.tasks.choice.choices import ChoiceExample
-from keras_bert_flow.tasks.core.features import IGNORED, Features
-from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.choice.multiple_choice import ChoiceExample
+from keras_bert_flow.tasks.core.task import IGNORED, Features, Task
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from keras_bert_flow.tasks.formats import bounded_reading
-from keras_bert_flow.tasks.formats.bounded_reading import ANY_PACKING, MAX_LINE_BYTES, read_byte_lines, read_whole
+from keras_bert_flow.tasks.formats import rows
+from keras_bert_flow.tasks.formats.rows import ANY_PACKING, MAX_LINE_BYTES, read_byte_lines, read_whole
 from keras_bert_flow.tasks.registry import make_task
 from tests.patience import PATIENCE_SECONDS
 
@@ -72,7 +72,7 @@ def test_sparse_tables_are_refused(tmp_path, name):
 
 
 def test_whole_files_have_a_limit(tmp_path, monkeypatch):
-    monkeypatch.setattr(bounded_reading, "MAX_FILE_BYTES", 4 << 20)
+    monkeypatch.setattr(rows, "MAX_FILE_BYTES", 4 << 20)
     with open(tmp_path / "a.json", "wb") as file:
         file.truncate(10 << 30)
     with pytest.raises(ValueError, match="at most 4 MiB"):

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.core.cut_texts import CutTexts, describe_cut
-from keras_bert_flow.tasks.core.features import Features
+from keras_bert_flow.tasks.core.task import Features
+from keras_bert_flow.tasks.core.texts import CutTexts, describe_cut
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.core.features import Features, join_texts
+from keras_bert_flow.tasks.core.task import Features, join_texts
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 from tests.tasks.kinds import CASES, TOKENIZER, make_case

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.tasks.classification.classification import Classification
-from keras_bert_flow.tasks.classification.regression import Regression
+from keras_bert_flow.tasks.classification.classification import Classification, Regression
 from keras_bert_flow.tasks.formats.glue import GLUE, SUBMISSION, glue_task, write_glue_submission
-from keras_bert_flow.tasks.formats.glue_table import read_glue_table, write_glue_table
+from keras_bert_flow.tasks.formats.tables import read_glue_table, write_glue_table
 from tests.tasks.files import DATA, message_of, needs_data, write
 
 # The first lines of the published files, and the facts of each task, from the paper and the server's own names.

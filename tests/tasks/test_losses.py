@@ -5,8 +5,7 @@ import pytest
 from scipy.special import expit, softmax
 from sklearn.metrics import log_loss, mean_squared_error
 
-from keras_bert_flow.tasks.core.features import IGNORED, Features
-from keras_bert_flow.tasks.core.losses import mean_loss
+from keras_bert_flow.tasks.core.task import IGNORED, Features, mean_loss
 
 RNG = np.random.default_rng(1)
 LENGTHS = (3, 6, 4)

@@ -6,9 +6,8 @@ from importlib.util import find_spec
 import pytest
 
 from keras_bert_flow.tasks.choice.multiple_choice import RACE, MultipleChoice
-from keras_bert_flow.tasks.classification.classification import Classification
+from keras_bert_flow.tasks.classification.classification import Classification, Regression
 from keras_bert_flow.tasks.classification.multi_label import MultiLabel
-from keras_bert_flow.tasks.classification.regression import Regression
 from keras_bert_flow.tasks.registry import KINDS, make_task
 from tests.patience import PATIENCE_SECONDS
 from tests.tasks.files import message_of

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from keras_bert_flow.cli.mistakes import explain
+from keras_bert_flow.cli.application import explain
 from keras_bert_flow.tasks.formats.parquet_rows import list_columns, read_parquet, take_rows
 from keras_bert_flow.tasks.formats.rows import read_rows, read_whole_rows
 from keras_bert_flow.tasks.formats.tables import read_table

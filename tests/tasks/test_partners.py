@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.embedding import partners
-from keras_bert_flow.tasks.embedding.partners import number_texts, pair_cosines, partner_loss, rank_partners
+from keras_bert_flow.tasks.embedding import sentence_embedding
+from keras_bert_flow.tasks.embedding.sentence_embedding import number_texts, pair_cosines, partner_loss, rank_partners
 from tests.oracles.pair_losses import contrastive_loss, cosines
 
 RNG = np.random.default_rng(8)
@@ -32,7 +32,7 @@ def rank_by_loops(vectors, numbers):
 @pytest.mark.parametrize(("pairs", "texts"), [(8, 30), (40, 30), (40, 6), (1, 30)])
 @pytest.mark.parametrize("at_once", [1, 7, 512])
 def test_ranks_are_those_of_sorting(monkeypatch, pairs, texts, at_once):
-    monkeypatch.setattr(partners, "ROWS_AT_ONCE", at_once)
+    monkeypatch.setattr(sentence_embedding, "ROWS_AT_ONCE", at_once)
     vectors, numbers = draw(pairs, texts)
     found = rank_partners(vectors, numbers)
     expected = list(rank_by_loops(vectors, numbers))

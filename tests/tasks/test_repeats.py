@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_bert_flow.tasks.core.repeats import Repeats, count_repeats, identify
-from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.tasks.core.texts import Repeats, TextExample, count_repeats, identify
 from tests.tasks.kinds import CASES, make_case
 
 pytestmark = pytest.mark.any_backend

@@ -9,12 +9,10 @@ from sklearn.metrics import precision_recall_fscore_support
 
 from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering
 from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion
-from keras_bert_flow.tasks.choice.choices import ChoiceExample
-from keras_bert_flow.tasks.choice.multiple_choice import MultipleChoice
-from keras_bert_flow.tasks.classification.classification import Classification
+from keras_bert_flow.tasks.choice.multiple_choice import ChoiceExample, MultipleChoice
+from keras_bert_flow.tasks.classification.classification import Classification, Regression
 from keras_bert_flow.tasks.classification.multi_label import MultiLabel
-from keras_bert_flow.tasks.classification.regression import Regression
-from keras_bert_flow.tasks.core.counts import pool_tables
+from keras_bert_flow.tasks.core.metrics import pool_tables
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
 from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr, spearmanr
 
-from keras_bert_flow.tasks.core.texts import TextExample
-from keras_bert_flow.tasks.core.unreachable import describe_unreachable
+from keras_bert_flow.tasks.core.texts import TextExample, describe_unreachable
 from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
 from keras_bert_flow.tasks.registry import make_task
 from tests.oracles.pair_losses import contrastive_loss, cosine_loss, cosines

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.tasks import TASKS
 from keras_bert_flow.tasks.formats.glue import GLUE, glue_task
 from keras_bert_flow.tasks.registry import KINDS, make_task
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.core.shares import describe_shares
+from keras_bert_flow.tasks.core.metrics import describe_shares
 
 
 def draw(rng, shares, rows):

@@ -3,8 +3,8 @@ import warnings
 
 import pytest
 
-from keras_bert_flow.tasks.tagging.span_metrics import count_spans, span_metrics, span_table
-from keras_bert_flow.tasks.tagging.tag_schemes import PREFIXES, find_fault
+from keras_bert_flow.tasks.tagging.conll import count_spans, span_metrics, span_table
+from keras_bert_flow.tasks.tagging.tagged_words import PREFIXES, find_fault
 from tests.oracles.conlleval import conlleval
 
 CASES = 1500

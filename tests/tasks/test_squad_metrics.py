@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.tasks.answering.squad import read_questions
-from keras_bert_flow.tasks.answering.squad_metrics import (
+from keras_bert_flow.tasks.answering.squad import (
     count_exact,
     normalize_answer,
+    read_questions,
     score_each,
     score_squad_1,
     score_squad_2,

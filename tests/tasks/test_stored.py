@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.tasks.core.stored import read_task
-from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.tasks.registry import make_task, read_task
 
 TASKS = [
     make_task("classification", labels=("no", "yes"), text_pair="b", text="a"),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.tasks.core.unreachable import describe_unreachable
+from keras_bert_flow.tasks.core.texts import describe_unreachable
 from keras_bert_flow.tasks.tagging.conll import read_tagged_words
 from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
 from keras_bert_flow.tasks.tagging.token_classification import TokenClassification

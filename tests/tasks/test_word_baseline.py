@@ -15,17 +15,20 @@ from sklearn.model_selection import GridSearchCV, PredefinedSplit
 from sklearn.multiclass import OneVsRestClassifier
 from sklearn.pipeline import Pipeline
 
-from keras_bert_flow.tasks.baselines import word_baseline, work_limits
+from keras_bert_flow.tasks.baselines import word_baseline
+from keras_bert_flow.tasks.baselines import word_baseline as baseline_module
 from keras_bert_flow.tasks.baselines.word_baseline import (
     CHOOSING_FITS,
     LONGEST,
+    MOST_FEATURES,
     MOST_ITERATIONS,
+    MOST_SPARSE_WORK,
     STRENGTHS,
+    WordFeatures,
     answer_from_words,
     assign_folds,
+    limit_words,
 )
-from keras_bert_flow.tasks.baselines.word_features import MOST_FEATURES, WordFeatures
-from keras_bert_flow.tasks.baselines.work_limits import MOST_SPARSE_WORK, limit_words
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
@@ -186,8 +189,8 @@ def test_many_classes_are_bounded_in_weights_and_work(classes):
 
 
 def test_a_limited_baseline_says_so_and_is_the_same_again(monkeypatch, caplog, recwarn):
-    monkeypatch.setattr(work_limits, "MOST_SPARSE_WORK", 1e7)
-    monkeypatch.setattr(work_limits, "MOST_WEIGHTS", 30_000)
+    monkeypatch.setattr(baseline_module, "MOST_SPARSE_WORK", 1e7)
+    monkeypatch.setattr(baseline_module, "MOST_WEIGHTS", 30_000)
     task, examples = make_rows(30, 400)
     found, again = (answer_from_words(task, examples, {"dev": examples[:60]}) for _ in range(2))
     assert found == again
@@ -199,7 +202,7 @@ def test_a_limited_baseline_says_so_and_is_the_same_again(monkeypatch, caplog, r
 
 
 def test_too_many_classes_have_no_baseline(monkeypatch, caplog):
-    monkeypatch.setattr(work_limits, "MOST_WEIGHTS", 30_000)
+    monkeypatch.setattr(baseline_module, "MOST_WEIGHTS", 30_000)
     task, examples = make_rows(31, 400)
     assert answer_from_words(task, examples, {"dev": examples[:60]}) is None
     assert "The TF-IDF baseline is left out: 31 classes or labels are too many for it." in caplog.text

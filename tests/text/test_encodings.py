@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from keras_bert_flow.tasks.formats.tables import read_table
-from keras_bert_flow.text.encodings import suggest_conversion
+from keras_bert_flow.text.corpus.lines import suggest_conversion
 from tests.patience import PATIENCE_SECONDS
 
 ROWS = "text,label\nun café,1\nÜbung macht,0\n"

@@ -6,8 +6,14 @@ import numpy as np
 import pytest
 from tokenizers.models import WordPiece
 
-from keras_bert_flow.text.vocabulary.candidates import find_candidates
-from keras_bert_flow.text.vocabulary.greedy import count_tokens, count_uses, encode_greedily, find_gains, find_losses
+from keras_bert_flow.text.vocabulary.learner import (
+    count_tokens,
+    count_uses,
+    encode_greedily,
+    find_candidates,
+    find_gains,
+    find_losses,
+)
 
 
 def make_words(seed, distinct=True):

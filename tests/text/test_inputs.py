@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from keras_bert_flow.records.publish import Contents, publish
+from keras_bert_flow.results.publishing import Contents, publish
 from keras_bert_flow.text.corpus.inputs import (
     SUFFIXES,
     find_ignored,

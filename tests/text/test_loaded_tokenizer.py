@@ -10,10 +10,9 @@ import tokenizers
 import transformers
 from tokenizers import processors
 
-from keras_bert_flow.tasks.core.features import join_texts
+from keras_bert_flow.tasks.core.task import join_texts
 from keras_bert_flow.text.tokenizers.files import find_difference
-from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
-from keras_bert_flow.text.tokenizers.strangers import KNOWN_PATTERNS
+from keras_bert_flow.text.tokenizers.loaded import KNOWN_PATTERNS, LoadedTokenizer
 from tests.oracles.other_tokenizers import TEXTS, make_byte_level, make_unigram
 
 UNSEEN = "Why did the owner of hôtel 北京 close early?  Nobody knew ☃."

@@ -9,7 +9,7 @@ import pytest
 from keras_bert_flow.text.corpus.documents import make_document
 from keras_bert_flow.text.tokenizers import normalization
 from keras_bert_flow.text.tokenizers.normalization import HAN_RANGES, decompose, normalize_text
-from keras_bert_flow.text.tokenizers.offsets import encode_with_offsets
+from keras_bert_flow.text.tokenizers.tokenizer import encode_with_offsets
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 from tests.oracles.google_tokenizer import google_words

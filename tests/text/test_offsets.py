@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.text.tokenizers import offsets as offsets_module
+from keras_bert_flow.text.tokenizers import tokenizer as offsets_module
 from keras_bert_flow.text.tokenizers.normalization import clean_text
-from keras_bert_flow.text.tokenizers.offsets import CHUNK, encode_with_offsets, find_pieces
+from keras_bert_flow.text.tokenizers.tokenizer import CHUNK, encode_with_offsets, find_pieces
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.oracles.piece_offsets import traced_pieces
 

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault
-from keras_bert_flow.text.corpus.parquet_footer import ColumnChunk, read_chunks
+from keras_bert_flow.text.corpus.parquet import ColumnChunk, read_chunks
 
 TABLE = pa.table(
     {

@@ -1,5 +1,4 @@
-from keras_bert_flow.text.pool import held_out_choice
-from keras_bert_flow.text.randomness import keyed_number
+from keras_bert_flow.text.rows import held_out_choice, keyed_number
 
 
 def test_held_out_documents_depend_on_their_id_and_the_seed_alone():

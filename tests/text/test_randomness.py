@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.text.randomness import (
+from keras_bert_flow.text.rows import (
     as_fraction,
     keyed_generator,
     keyed_number,
@@ -45,7 +45,7 @@ def test_keyed_numbers_are_those_of_whole_keys(beginning):
 
 def test_keyed_generator_is_the_same_in_another_process():
     code = (
-        "from keras_bert_flow.text.randomness import keyed_generator as k; "
+        "from keras_bert_flow.text.rows import keyed_generator as k; "
         "print(k(7, 'pairs', 'é', 3).integers(0, 2**60, 5).tolist())"
     )
     outputs = {

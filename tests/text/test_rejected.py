@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert_flow.text.corpus.rejected import (
+from keras_bert_flow.text.corpus.lines import (
     advise,
     check_rejected,
     describe_rejected,

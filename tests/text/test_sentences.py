@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.text.corpus.sentences import split_sentences
+from keras_bert_flow.text.corpus.documents import split_sentences
 
 DATA = os.environ.get("KBF_TEST_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")

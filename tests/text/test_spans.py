@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.text.spans import LONGEST_SPAN, choose_spans, draw_span_lengths
+from keras_bert_flow.text.masking import LONGEST_SPAN, choose_spans, draw_span_lengths
 
 
 def make_words(lengths, gaps=()):

@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer, BertTokenizer
 
 from keras_bert_flow.conversion.directory_files import write_vocabulary
-from keras_bert_flow.data.record_vocabulary import check_record_vocabulary
+from keras_bert_flow.data.pretraining_records import check_record_vocabulary
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.files import find_case, find_difference, read_tokenizer_file
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES

@@ -8,7 +8,7 @@ import zlib
 import pytest
 import zstandard
 
-from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES, unpack
+from keras_bert_flow.text.corpus.inputs import PACKED_SUFFIXES, unpack
 
 PACK = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress, ".zst": zstandard.compress}
 CONTENT = b"".join(b"line %d of some text\n" % number for number in range(5000))

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.tracking.following import RETRY_SECONDS, End, follow
-from keras_bert_flow.tracking.log_tail import LogTail
-from keras_bert_flow.tracking.logger import RunFacts, find_numbers
+from keras_bert_flow.tracking.logger import RETRY_SECONDS, End, LogTail, RunFacts, find_numbers, follow
 
 
 class Server:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.exit_status import REPORTED
+from keras_bert_flow.console.interrupts import REPORTED
 from keras_bert_flow.training.loop import tracker as tracking
 from keras_bert_flow.training.loop.tracker import Tracker
 from keras_bert_flow.training.loop.train import Interrupted

@@ -8,10 +8,10 @@ import sys
 import pytest
 import yaml
 
-from keras_bert_flow.json_documents import read_json
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.files.documents import read_json
+from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.state.logs import read_log
+from keras_bert_flow.training.loop.logs import read_log
 from tests.oracles.tiny_model import write_tiny_model
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS, wait_until
@@ -78,11 +78,11 @@ def test_each_run_of_fine_tuning_is_logged(place):
 
 
 def test_logger_that_is_not_installed_is_refused_before_work(place, monkeypatch, capsys):
-    from keras_bert_flow import extras
+    from keras_bert_flow import installed
     from keras_bert_flow.cli import main
 
-    find = extras.importlib.util.find_spec
-    monkeypatch.setattr(extras.importlib.util, "find_spec", lambda name: None if name in LOGGERS else find(name))
+    find = installed.importlib.util.find_spec
+    monkeypatch.setattr(installed.importlib.util, "find_spec", lambda name: None if name in LOGGERS else find(name))
     records = write_tiny_records(place / "records")
     arguments = ["--records", str(records), "--output", str(place / "out"), "--backend", "torch"]
     monkeypatch.setattr(sys, "argv", ["kbf", "pretrain", *arguments, "--set", "loggers=[mlflow, wandb]"])

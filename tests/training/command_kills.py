@@ -14,9 +14,7 @@ from pathlib import Path
 
 import keras
 
-from keras_bert_flow.records.costs import COSTS
-from keras_bert_flow.records.manifest import MANIFEST
-from keras_bert_flow.records.results import INFORMATIONAL, SCORES
+from keras_bert_flow.results.manifest import COSTS, INFORMATIONAL, MANIFEST, SCORES
 from tests.patience import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]

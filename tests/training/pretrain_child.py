@@ -11,14 +11,14 @@ from pathlib import Path
 
 from keras_bert_flow.cli import explain
 from keras_bert_flow.conversion import model_directory
-from keras_bert_flow.records import publish
+from keras_bert_flow.results import publishing
 from keras_bert_flow.training.finetuning import finetune, grid, task_runs
+from keras_bert_flow.training.loop import checkpoints
 from keras_bert_flow.training.loop import train as loop
+from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.loop.steps import StepFollower
-from keras_bert_flow.training.pretraining import run as module
+from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state import checkpoints
-from keras_bert_flow.training.state.checkpoints import Checkpoints
 from tests.oracles.tiny_records import make_tiny_config
 
 # Five epochs of 23 records; no two of the borders divide each other.
@@ -165,7 +165,7 @@ def die_while_the_model_is_written(put, _):
 
 
 def die_after_the_manifest(put, _):
-    act_after(put, publish, "write_manifest", lambda *_, **__: True, die)
+    act_after(put, publishing, "write_manifest", lambda *_, **__: True, die)
 
 
 def die_while_a_loser_is_removed(put, _):

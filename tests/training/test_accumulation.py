@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.data import accumulation
+from keras_bert_flow.data import pretraining
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.defaults import token_loss
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.optimizers.factory import make_optimizer
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.killed_pretraining import pretrain_killed_and_whole
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
@@ -62,9 +62,9 @@ def test_means_of_means_are_another_step(records, tmp_path, monkeypatch):
     """The comparison above would notice weights that look at their own part only."""
     whole, _ = run_five_steps(records, tmp_path / "whole", 1)
     monkeypatch.setattr(
-        accumulation,
+        pretraining,
         "take_part",
-        lambda batch, part, count, take=accumulation.take_part: _forget_the_others(take(batch, part, count)),
+        lambda batch, part, count, take=pretraining.take_part: _forget_the_others(take(batch, part, count)),
     )
     parts, _ = run_five_steps(records, tmp_path / "parts", 4)
     assert largest_difference(parts, whole) > 2e-3
@@ -92,7 +92,7 @@ def test_parts_hold_the_batch_and_its_weights(records):
 
 def test_batch_without_predictions_weighs_nothing():
     weights = {"mlm": np.zeros((4, 3), "float32"), "nsp": np.ones(4, "float32")}
-    parts = accumulation.SplitBatch(2).flat_map(({}, {}, weights))
+    parts = pretraining.SplitBatch(2).flat_map(({}, {}, weights))
     assert [part[2]["mlm"].sum() for part in parts] == [0, 0]
     assert [part[2]["nsp"].tolist() for part in parts] == [[0.5, 0.5]] * 2
 

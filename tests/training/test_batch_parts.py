@@ -5,12 +5,12 @@ import os
 import numpy as np
 import pytest
 
-from keras_bert_flow.backends.processor import is_on_processor
+from keras_bert_flow.backends.memory import is_on_processor
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.tasks.core.features import Features
-from keras_bert_flow.training.finetuning import batch_parts
-from keras_bert_flow.training.finetuning.batch_parts import choose_parts
+from keras_bert_flow.tasks.core.task import Features
+from keras_bert_flow.training.finetuning import task_runs
+from keras_bert_flow.training.finetuning.task_runs import choose_parts
 
 pytestmark = pytest.mark.any_backend
 LONG_TAIL = np.where(np.arange(640) % 16 < 14, 20, 120)  # a random batch of 32 is as wide as 120
@@ -18,8 +18,8 @@ LONG_TAIL = np.where(np.arange(640) % 16 < 14, 20, 120)  # a random batch of 32 
 
 @pytest.fixture(autouse=True)
 def compile_shapes(monkeypatch):
-    monkeypatch.setattr(batch_parts, "COMPILES_SHAPES", True)
-    monkeypatch.setattr(batch_parts, "is_on_processor", lambda: True)
+    monkeypatch.setattr(task_runs, "COMPILES_SHAPES", True)
+    monkeypatch.setattr(task_runs, "is_on_processor", lambda: True)
 
 
 def choose(lengths=LONG_TAIL, task=(), **finetuning):
@@ -45,14 +45,14 @@ def test_parts_that_are_given_are_kept():
 
 
 def test_one_part_where_parts_gain_nothing(monkeypatch):
-    monkeypatch.setattr(batch_parts, "PART_COST", -10_000)  # more parts would always be cheaper
+    monkeypatch.setattr(task_runs, "PART_COST", -10_000)  # more parts would always be cheaper
     assert choose(group_by_length=True) == 1
     assert choose(task={"kind": "sentence_embedding", "objective": "contrastive"}) == 1
     assert choose(task={"kind": "sentence_embedding", "objective": "cosine"}) == 4
     with monkeypatch.context() as patch:
-        patch.setattr(batch_parts, "is_on_processor", lambda: False)
+        patch.setattr(task_runs, "is_on_processor", lambda: False)
         assert choose() == 1
-    monkeypatch.setattr(batch_parts, "COMPILES_SHAPES", False)
+    monkeypatch.setattr(task_runs, "COMPILES_SHAPES", False)
     assert choose() == 1
 
 

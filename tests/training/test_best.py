@@ -11,16 +11,16 @@ from keras_bert_flow.cli import explain
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.data.pretraining import ordered_batches
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
+from keras_bert_flow.text.objectives.objective import find_objective
+from keras_bert_flow.training.loop.checkpoints import BestCheckpoint
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.optimizers.factory import adamw
-from keras_bert_flow.training.pretraining import run as module
+from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from keras_bert_flow.training.pretraining.validation import score_pretraining
-from keras_bert_flow.training.state.best_checkpoint import BestCheckpoint
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import arrange
 

@@ -8,17 +8,17 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow import precision_choice
 from keras_bert_flow.cli import explain
+from keras_bert_flow.config import precision
 from keras_bert_flow.distribution.cluster import SINGLE
-from keras_bert_flow.records.manifest import is_published, read_manifest, write_manifest
-from keras_bert_flow.stages.pretraining import PRETRAINING, pretraining_key
+from keras_bert_flow.results.manifest import is_published, read_manifest, write_manifest
+from keras_bert_flow.results.stages.pretraining import PRETRAINING, pretraining_key
 from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary, write_vocabulary
 from keras_bert_flow.training import processes
+from keras_bert_flow.training.loop import identity
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state import identity
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import arrange
 
@@ -165,7 +165,7 @@ def test_changed_setting_is_refused_by_name(place, stopped, settings, model, cha
 def test_automatic_precision_is_kept_or_refused_by_name(place, monkeypatch):
     """A run that another machine takes up, where `auto` means another arithmetic."""
     automatic, choice = SETTINGS | {"precision": "auto"}, "mixed_bfloat16"
-    monkeypatch.setattr(precision_choice, "choose_precision", lambda backend: choice)
+    monkeypatch.setattr(precision, "choose_precision", lambda backend: choice)
     output = stop(place, "automatic", automatic)
     choice = "float32"
     change = refusal(make_tiny_config(**automatic), place / "records", output)

@@ -8,7 +8,7 @@ import pytest
 
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training.state.checkpoints import STATE_FILE, Checkpoints
+from keras_bert_flow.training.loop.checkpoints import STATE_FILE, Checkpoints
 from tests.oracles.tiny_records import write_tiny_records
 from tests.training.checkpoint_cases import IDENTITY, bias_of, folder_of, make_model
 

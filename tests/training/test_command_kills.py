@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 
-from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.results.manifest import check_folder
 from tests.beam_jobs.conftest import as_text, names_in
 from tests.training.command_kills import GROUP, LEADER, WORKER, Workplace, read_published
 

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from keras_bert_flow.training.state.checkpoints import STATE_FILE, TRAIN_STATE_FILE, Checkpoints
+from keras_bert_flow.training.loop.checkpoints import STATE_FILE, TRAIN_STATE_FILE, Checkpoints
 from tests.training.checkpoint_cases import IDENTITY, bias_of, folder_of
 
 

@@ -7,14 +7,13 @@ import pytest
 from safetensors.numpy import load_file
 
 import keras_bert_flow as kbf
-from keras_bert_flow.config.distillation import DistillationConfig
-from keras_bert_flow.config.model import ModelConfig
-from keras_bert_flow.preflight.distillation import check_distillation_stage
-from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.stages.distillation import distillation_key
-from keras_bert_flow.training.distillation.distill import distill
+from keras_bert_flow.checks.run import check_distillation_stage
+from keras_bert_flow.config.pretraining import DistillationConfig, ModelConfig
+from keras_bert_flow.results.manifest import check_folder
+from keras_bert_flow.results.stages.distillation import distillation_key
+from keras_bert_flow.training.distillation import distill
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config
 from tests.training.test_objectives import SETTINGS, SHAPE

@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.training.finetuning.early_stopping import StopWithoutGain
+from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.finetuning.random_baseline import with_random_training
-from keras_bert_flow.training.state.logs import append_log, read_log
+from keras_bert_flow.training.finetuning.grid import with_random_training
+from keras_bert_flow.training.finetuning.task_runs import StopWithoutGain
+from keras_bert_flow.training.loop.logs import append_log, read_log
 from tests.training.separable_task import RUNS, make_task_config, weights_of
 
 

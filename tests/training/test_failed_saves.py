@@ -6,8 +6,8 @@ import resource
 import numpy as np
 import pytest
 
-from keras_bert_flow.training.state import checkpoints as module
-from keras_bert_flow.training.state.checkpoints import TRAIN_STATE_FILE, Checkpoints
+from keras_bert_flow.training.loop import checkpoints as module
+from keras_bert_flow.training.loop.checkpoints import TRAIN_STATE_FILE, Checkpoints
 from tests.training.checkpoint_cases import IDENTITY, folder_of
 
 

@@ -9,15 +9,15 @@ from safetensors.numpy import load_file
 from sklearn.dummy import DummyClassifier
 
 import keras_bert_flow as kbf
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.prediction.predictor import Predictor
-from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
-from keras_bert_flow.training.finetuning.card import describe_run
 from keras_bert_flow.training.finetuning.finetune import finetune, list_runs
 from keras_bert_flow.training.finetuning.task_data import check_task_files, read_task_data, read_task_files
-from keras_bert_flow.training.state.logs import read_log
+from keras_bert_flow.training.finetuning.task_runs import describe_run
+from keras_bert_flow.training.loop.logs import read_log
 from tests.training.separable_task import RUNS, make_task_config, weights_of, write_table
 
 

@@ -11,9 +11,9 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.evaluation.evaluate import evaluate_model
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config
 
 TOPICS = 15

@@ -14,12 +14,12 @@ import pytest
 from keras_bert_flow.cli import app
 from keras_bert_flow.config.finetuning import GridConfig
 from keras_bert_flow.evaluation.evaluate import evaluate_model
-from keras_bert_flow.evaluation.grid_table import grid_text, read_grid
-from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.evaluation.tables import grid_text, read_grid
+from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.tasks.core.metrics import summarise_runs
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.grid import Point, find_best, list_points
-from keras_bert_flow.training.state.logs import read_log
+from keras_bert_flow.training.loop.logs import read_log
 from tests.training.kill_server import Killer
 from tests.training.separable_task import make_task_config, weights_of
 

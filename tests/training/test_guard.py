@@ -11,15 +11,15 @@ from keras import ops
 from safetensors.numpy import load_file
 
 from keras_bert_flow.cli import explain
-from keras_bert_flow.exit_status import USER_ERROR
+from keras_bert_flow.console.interrupts import USER_ERROR
+from keras_bert_flow.training.loop.checkpoints import Checkpoints
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.train import Borders, train
 from keras_bert_flow.training.optimizers import guard
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer, make_optimizer
 from keras_bert_flow.training.optimizers.guard import GuardedOptimizer
+from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining import pretrain as pretraining
-from keras_bert_flow.training.pretraining import run as module
-from keras_bert_flow.training.state.checkpoints import Checkpoints
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 STEPS = {"total_steps": 9, "log_every_steps": 3, "evaluate_every_steps": 9, "checkpoint_every_steps": 2}

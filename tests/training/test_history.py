@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_bert_flow.training.state.settings_history import add_change, list_earlier, list_spans
+from keras_bert_flow.training.loop.identity import add_change, list_earlier, list_spans
 
 NAMES = ("total", "often")
 

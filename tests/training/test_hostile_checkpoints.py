@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from keras_bert_flow.artifacts import canonical_json, file_digest
-from keras_bert_flow.training.state.checkpoints import STATE_FILE, TRAIN_STATE_FILE, Checkpoints, DamagedError
+from keras_bert_flow.results.artifacts import canonical_json, file_digest
+from keras_bert_flow.training.loop.checkpoints import STATE_FILE, TRAIN_STATE_FILE, Checkpoints, DamagedError
 
 IDENTITY = {"seed": 1}
 VALUES = (None, True, -1, 10**30, 1e400, "", "x", [], [[]], {}, {"a": []})
@@ -40,7 +40,7 @@ def make_model(bias=0.0):
 @pytest.fixture
 def newest(tmp_path, monkeypatch):
     """Write checkpoints of the steps 1 and 2, and return the folder of the second."""
-    monkeypatch.setattr("keras_bert_flow.training.state.checkpoints.read_variable", lambda variable: variable.value)
+    monkeypatch.setattr("keras_bert_flow.training.loop.checkpoints.read_variable", lambda variable: variable.value)
     checkpoints = Checkpoints(tmp_path, IDENTITY)
     for step in (1, 2):
         checkpoints.save(make_model(step), step, {"at": step})

@@ -6,10 +6,10 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.precision import seed_everything
-from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
+from keras_bert_flow.training.pretraining.initial import set_initial_tokens
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config

@@ -5,7 +5,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training.pretraining.initial_tokens import set_initial_tokens
+from keras_bert_flow.training.pretraining.initial import set_initial_tokens
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.killed_pretraining import pretrain_killed_and_whole

@@ -10,8 +10,8 @@ import signal
 import numpy as np
 import pytest
 
-from keras_bert_flow.exit_status import CHECKPOINTED
-from keras_bert_flow.training.state.logs import read_log
+from keras_bert_flow.console.interrupts import CHECKPOINTED
+from keras_bert_flow.training.loop.logs import read_log
 from tests.oracles.objective_records import write_objective_records
 from tests.training.kill_server import Killer
 from tests.training.test_pretrain import without_times

@@ -7,14 +7,14 @@ import pytest
 from keras_bert_flow.config.finetuning import FinetuningConfig
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.evaluation.label_curve import build_label_curve, curve_markdown, curve_rows, describe_gains
+from keras_bert_flow.evaluation.tables import build_label_curve, curve_markdown, curve_rows, describe_gains
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.training.finetuning import label_counts
+from keras_bert_flow.training.finetuning import grid
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.finetuning.label_counts import with_labels
+from keras_bert_flow.training.finetuning.grid import with_labels
 from keras_bert_flow.training.finetuning.task_data import check_label_counts
-from keras_bert_flow.training.state.logs import read_log
+from keras_bert_flow.training.loop.logs import read_log
 from tests.training.separable_task import make_task_config
 
 pytestmark = pytest.mark.any_backend
@@ -42,7 +42,7 @@ def finished(place, encoded):
             raise Killed
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(label_counts, "with_labels", lambda *given: shorten(with_labels(*given)))
+        patch.setattr(grid, "with_labels", lambda *given: shorten(with_labels(*given)))
         task_type, encode = type(make_task("classification")), type(make_task("classification")).encode
 
         def note(task, tokenizer, examples, length):

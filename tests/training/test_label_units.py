@@ -8,9 +8,9 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.tasks.core.features import Features
-from keras_bert_flow.training.finetuning.label_units import LabelUnits, find_units
+from keras_bert_flow.files.documents import read_json_object
+from keras_bert_flow.tasks.core.task import Features
+from keras_bert_flow.training.finetuning.starts import LabelUnits, find_units
 from keras_bert_flow.training.finetuning.task_data import TaskData
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, TaskRuns
 from tests.tasks.kinds import TOKENIZER, make_case

@@ -15,9 +15,8 @@ from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.finetuning.label_words import describe_left_out, find_label_words
-from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
-from keras_bert_flow.training.finetuning.task_data import read_task_data
+from keras_bert_flow.training.finetuning.starts import LinearProbe
+from keras_bert_flow.training.finetuning.task_data import describe_left_out, find_label_words, read_task_data
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.numpy_bert import randomise_weights
 from tests.oracles.other_tokenizers import make_byte_level

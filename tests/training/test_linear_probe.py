@@ -16,9 +16,9 @@ from keras_bert_flow.tasks.baselines.linear_head import STRENGTHS, fit_head, fit
 from keras_bert_flow.tasks.baselines.word_baseline import assign_folds
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.training.finetuning import linear_probe
+from keras_bert_flow.training.finetuning import starts
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.finetuning.linear_probe import LinearProbe
+from keras_bert_flow.training.finetuning.starts import LinearProbe
 from tests.oracles.numpy_bert import randomise_weights
 from tests.tasks.kinds import LETTERS, TOKENIZER
 from tests.training.finetune_cases import LENGTH, finetune_case, write_tiny_model
@@ -197,7 +197,7 @@ def test_long_tables_are_fitted_on_rows_evenly_spaced(tmp_path, monkeypatch):
     examples = draw_examples("two")
     task = make_task("classification").learn(examples)
     model = load_task_model("classification", write_tiny_model(tmp_path), labels=task.labels, pooling="mean")
-    monkeypatch.setattr(linear_probe, "MOST_ROWS", ROWS // 3)
+    monkeypatch.setattr(starts, "MOST_ROWS", ROWS // 3)
     weights = []
     for chosen in (examples, examples[::3]):
         LinearProbe(model, "classification").start_head(task.encode(TOKENIZER, chosen, LENGTH), 4, SEED)

@@ -10,13 +10,13 @@ import pytest
 from keras_bert_flow.backends.token_packing import GROUPS
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.training.loop.checkpoints import Checkpoints
+from keras_bert_flow.training.loop.logs import append_log, read_log, rewind_log
 from keras_bert_flow.training.loop.steps import StepFollower, Stretch
 from keras_bert_flow.training.loop.train import Borders, Interrupted, train
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
-from keras_bert_flow.training.state.checkpoints import Checkpoints
-from keras_bert_flow.training.state.logs import append_log, read_log, rewind_log
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 

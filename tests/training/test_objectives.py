@@ -8,15 +8,14 @@ import pytest
 
 from keras_bert_flow.conversion.model_directory import load_backbone
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.models.heads.text_classifier import TextClassifier
-from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.models.heads.classifiers import TextClassifier
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer, MaskedLM
 from keras_bert_flow.models.pretraining.replaced_tokens import ReplacedTokenDetector
-from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.text.objectives.registry import OBJECTIVES, find_objective
-from keras_bert_flow.training.pretraining import run as module
+from keras_bert_flow.results.manifest import check_folder
+from keras_bert_flow.text.objectives.objective import OBJECTIVES, find_objective
+from keras_bert_flow.training.loop.logs import read_log
+from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state.logs import read_log
 from tests.contracts import run_objective_test
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config

@@ -8,9 +8,9 @@ from scipy.stats import entropy
 
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training.pretraining import plateau
-from keras_bert_flow.training.pretraining.plateau import PlateauWatch, find_unigram_loss
+from keras_bert_flow.training.pretraining import validation
 from keras_bert_flow.training.pretraining.pretrain import pretrain
+from keras_bert_flow.training.pretraining.validation import PlateauWatch, find_unigram_loss
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 pytestmark = pytest.mark.any_backend
@@ -80,7 +80,7 @@ def test_unigram_loss_is_the_entropy_of_masked_tokens(tmp_path, monkeypatch):
     records = PretrainingRecords(write_tiny_records(tmp_path / "records", train=(40, 60)))
     masked = [record["masked_lm_ids"][record["masked_lm_weights"] > 0] for record in records]
     assert find_unigram_loss(records) == pytest.approx(entropy(np.bincount(np.concatenate(masked))))
-    monkeypatch.setattr(plateau, "SAMPLE_RECORDS", 34)  # every third
+    monkeypatch.setattr(validation, "SAMPLE_RECORDS", 34)  # every third
     assert find_unigram_loss(records) == pytest.approx(entropy(np.bincount(np.concatenate(masked[::3]))))
 
 

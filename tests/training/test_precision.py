@@ -7,11 +7,11 @@ from safetensors.numpy import load_file
 
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.defaults import token_loss
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.optimizers import guard
 from keras_bert_flow.training.precision import arithmetic
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.op_dtypes import find_dtypes
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.cli import explain
+from keras_bert_flow.console.interrupts import CHECKPOINTED, USER_ERROR
 from keras_bert_flow.data.pretraining import ordered_batches
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.exit_status import CHECKPOINTED, USER_ERROR
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
-from keras_bert_flow.records.manifest import check_folder
-from keras_bert_flow.text.objectives.registry import find_objective
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
+from keras_bert_flow.results.manifest import check_folder
+from keras_bert_flow.text.objectives.objective import find_objective
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.train import Interrupted
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.validation import score_pretraining
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config
 from tests.training.kill_server import Killer
 from tests.training.pretrain_child import SETTINGS, arrange

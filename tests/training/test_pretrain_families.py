@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.training.pretraining.objective_fit import check_objective
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.training.loop.logs import read_log
+from keras_bert_flow.training.pretraining.fit import check_objective
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config
 from tests.training.finetune_cases import LENGTH, finetune_case

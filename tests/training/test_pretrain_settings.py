@@ -5,8 +5,8 @@ import json
 import keras
 import pytest
 
-from keras_bert_flow.models.pretraining.pretrainer import BertPretrainer
-from keras_bert_flow.records.manifest import write_manifest
+from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
+from keras_bert_flow.results.manifest import write_manifest
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records

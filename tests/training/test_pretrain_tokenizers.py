@@ -9,9 +9,8 @@ import transformers
 
 import keras_bert_flow as kbf
 from beam_jobs.build_records import build_records
-from keras_bert_flow.config.corpus import CorpusConfig
-from keras_bert_flow.config.records import RecordsConfig
-from keras_bert_flow.preflight.stages import check_pretraining_stage
+from keras_bert_flow.checks.stages import check_pretraining_stage
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.other_tokenizers import TEXTS, make_byte_level, make_unigram
 from tests.oracles.tiny_records import make_tiny_config

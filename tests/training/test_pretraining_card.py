@@ -3,8 +3,8 @@
 import pytest
 
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.records.manifest import read_manifest
-from keras_bert_flow.training.pretraining.card import describe_run
+from keras_bert_flow.results.manifest import read_manifest
+from keras_bert_flow.training.pretraining.pretrain import describe_run
 from tests.oracles.tiny_records import write_tiny_records
 
 pytestmark = pytest.mark.any_backend

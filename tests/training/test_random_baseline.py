@@ -5,8 +5,8 @@ import shutil
 import pytest
 
 from keras_bert_flow.conversion.model_directory import save_model_directory
-from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.records.manifest import check_folder
+from keras_bert_flow.files.documents import read_json_object
+from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config

@@ -8,9 +8,11 @@ import threading
 import keras
 import pytest
 
-from keras_bert_flow import cli, exit_status, interrupts
-from keras_bert_flow.training.loop.signals import NOTICE, stop_requests
-from keras_bert_flow.training.pretraining import run as module
+from keras_bert_flow import cli
+from keras_bert_flow.console import interrupts
+from keras_bert_flow.console import interrupts as console_interrupts
+from keras_bert_flow.training.loop.train import NOTICE, stop_requests
+from keras_bert_flow.training.pretraining import pretrain as module
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS
 from tests.training.pretrain_child import act_before, ask_to_stop
@@ -92,7 +94,7 @@ def test_command_that_is_stopped_outside_of_training_says_run_again(tmp_path, mo
             patch.setattr(interrupts, "end_children", lambda: None)
             patch.setattr(os, "_exit", sys.exit)
             cli.main()
-        assert caught.value.code == exit_status.CHECKPOINTED
+        assert caught.value.code == console_interrupts.CHECKPOINTED
         assert "run the same command again to go on" in capfd.readouterr().err
         assert not output.exists()
         assert signal.getsignal(signal.SIGTERM) is before

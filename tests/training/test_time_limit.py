@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.backends.values import read_variable
-from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.training.finetuning import task_runs
 from keras_bert_flow.training.finetuning.finetune import StageClock, finetune
 from keras_bert_flow.training.loop import train
-from keras_bert_flow.training.loop.time_limit import TimeLimit
+from keras_bert_flow.training.loop.logs import read_log
+from keras_bert_flow.training.loop.steps import TimeLimit
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.tiny_records import make_tiny_config
 from tests.training.separable_task import make_task_config, weights_of
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from keras_bert_flow.checks.models import check_asked_model
+from keras_bert_flow.checks.stages import check_finetuning_stage
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.albert import AlbertShape
 from keras_bert_flow.prediction.predictor import Predictor
-from keras_bert_flow.preflight.models import check_asked_model
-from keras_bert_flow.preflight.stages import check_finetuning_stage
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.task_runs import TaskRuns
 from keras_bert_flow.training.finetuning.trained_part import check_trained_part

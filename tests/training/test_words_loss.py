@@ -7,8 +7,8 @@ import pytest
 from safetensors.numpy import load_file
 from transformers import BertForPreTraining
 
+from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.state.logs import read_log
 from tests.oracles.killed_pretraining import pretrain_killed_and_whole
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records

@@ -12,9 +12,9 @@ import yaml
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
-from keras_bert_flow.json_documents import read_json
-from keras_bert_flow.outputs import work_folder
-from keras_bert_flow.records.manifest import read_manifest
+from keras_bert_flow.files.documents import read_json
+from keras_bert_flow.files.outputs import work_folder
+from keras_bert_flow.results.manifest import read_manifest
 from tests.patience import PATIENCE_SECONDS, wait_until
 
 pytestmark = pytest.mark.slow

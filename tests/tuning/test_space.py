@@ -4,8 +4,8 @@ import optuna
 import pytest
 
 from keras_bert_flow.config.loading import load_config, make_config
-from keras_bert_flow.config.tuning import TuningConfig
-from keras_bert_flow.tuning.space import (
+from keras_bert_flow.config.pipeline import TuningConfig
+from keras_bert_flow.tuning.study import (
     check_space,
     draw,
     read_dimension,

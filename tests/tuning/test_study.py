@@ -6,7 +6,7 @@ from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
 
 from keras_bert_flow.config.loading import make_config
-from keras_bert_flow.config.tuning import TuningConfig
+from keras_bert_flow.config.pipeline import TuningConfig
 from keras_bert_flow.tuning.study import STUDY_FILE, Search
 
 SPACE = {

@@ -13,9 +13,8 @@ from pathlib import Path
 import h5py
 import numpy as np
 
-from keras_bert_flow.conversion.codecs.safetensors_file import BFLOAT16
-from keras_bert_flow.conversion.codecs.tensors import TensorMapping, widen_bfloat16
-from keras_bert_flow.terminal import abridge
+from keras_bert_flow.console.terminal import abridge
+from keras_bert_flow.conversion.codecs.safetensors_file import BFLOAT16, TensorMapping, widen_bfloat16
 
 VARIABLES = "vars"
 OLD_LAYERS, LAYERS = "_layer_checkpoint_dependencies/", "layers/"  # Keras 2.13, and later versions

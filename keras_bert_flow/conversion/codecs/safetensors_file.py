@@ -6,6 +6,7 @@ https://github.com/huggingface/safetensors, README.md, "Format"; of the index: h
 
 import math
 import os
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -13,10 +14,42 @@ from typing import NamedTuple
 import numpy as np
 from safetensors.numpy import save_file
 
-from keras_bert_flow.artifacts import follow_umask
-from keras_bert_flow.conversion.codecs.tensors import TensorMapping, widen_bfloat16
-from keras_bert_flow.json_documents import parse_json, read_json
-from keras_bert_flow.terminal import abridge
+from keras_bert_flow.console.terminal import abridge
+from keras_bert_flow.files.documents import parse_json, read_json
+from keras_bert_flow.results.artifacts import follow_umask
+
+# Base class of lazily read tensors.
+
+
+class TensorMapping(Mapping[str, np.ndarray]):
+    """Mapping of names to tensors that are read lazily; names and shapes are known without reading.
+
+    Args:
+        shapes: name → shape.
+        path: the file to name in messages.
+    """
+
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], path: Path):
+        self.shapes, self.path = dict(shapes), path
+
+    @abstractmethod
+    def __getitem__(self, name: str) -> np.ndarray:
+        """Read a tensor."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.shapes  # the default of `Mapping` would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+def widen_bfloat16(upper_halves: np.ndarray) -> np.ndarray:
+    """Convert bfloat16, given as uint16, to float32, whose upper half it is; NumPy has no bfloat16."""
+    return (upper_halves.astype(np.uint32) << 16).view(np.float32)
+
 
 FILE, INDEX, PICKLE = "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin"
 SUFFIX = ".safetensors"

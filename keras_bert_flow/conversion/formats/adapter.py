@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.conversion.adapters import (
     TASK_TYPES,
     AdaptedTensors,
@@ -12,21 +13,18 @@ from keras_bert_flow.conversion.adapters import (
     is_adapter,
     read_adapter_config,
 )
-from keras_bert_flow.conversion.card_loading import describe_merged
-from keras_bert_flow.conversion.checkpoint import Checkpoint, Tensors
 from keras_bert_flow.conversion.directory_check import open_directory
-from keras_bert_flow.conversion.formats.format import Format
+from keras_bert_flow.conversion.directory_files import make_label_fields, number_labels
+from keras_bert_flow.conversion.formats.format import Checkpoint, Format, Tensors
 from keras_bert_flow.conversion.formats.huggingface import (
     COMPANIONS,
     CONFIG,
     TOKENIZER,
     HuggingFace,
 )
-from keras_bert_flow.conversion.hf_config import make_label_fields, number_labels
-from keras_bert_flow.conversion.tables.registry import find_table_of
-from keras_bert_flow.conversion.tables.table import FamilyTable, find_root
+from keras_bert_flow.conversion.model_card import describe_merged
+from keras_bert_flow.conversion.tables.table import FamilyTable, find_root, find_table_of
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD
-from keras_bert_flow.terminal import abridge
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
 

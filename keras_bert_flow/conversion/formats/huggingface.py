@@ -7,15 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.conversion.checkpoint import Checkpoint, Tensors
 from keras_bert_flow.conversion.codecs.safetensors_file import FILE, INDEX, PICKLE, write_tensors
 from keras_bert_flow.conversion.directory_check import list_remarks, open_directory
-from keras_bert_flow.conversion.directory_files import write_json
-from keras_bert_flow.conversion.formats.format import Format
-from keras_bert_flow.conversion.hf_config import name_own_kernel
+from keras_bert_flow.conversion.directory_files import name_own_kernel, write_json
+from keras_bert_flow.conversion.formats.format import Checkpoint, Format, Tensors
 from keras_bert_flow.conversion.sentence_files import ENCODER_FILES, MODULES, WHOLE
-from keras_bert_flow.conversion.tables.registry import find_table_of
-from keras_bert_flow.conversion.tables.table import find_root
+from keras_bert_flow.conversion.tables.table import find_root, find_table_of
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.files import read_word_piece
 from keras_bert_flow.text.tokenizers.settings import ADDED_TOKENS, FAST_TOKENIZER, SPECIAL_MAP

@@ -6,7 +6,7 @@ Source: transformers 5, models/albert/configuration_albert.py and modeling_alber
 from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable, Setting, dense, norm, rows
 from keras_bert_flow.models.families.family import WIDENING
 
-TABLE = FamilyTable(
+ALBERT = FamilyTable(
     family="albert",
     class_prefix="Albert",
     prefix="albert.",

@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import BLOCK, WIDENING
 
@@ -175,3 +178,42 @@ def split_fused(name: str) -> list[str]:
     before, brace, rest = name.partition("{")
     parts, _, after = rest.partition("}")
     return [before + part + after for part in parts.split(",")] if brace else [name]
+
+
+# Registry of the tables of encoder families.
+
+# family, Hugging Face's `model_type` → table, loaded lazily
+TABLES = {
+    "albert": "keras_bert_flow.conversion.tables.albert:ALBERT",
+    "bert": "keras_bert_flow.conversion.tables.bert:BERT",
+    "distilbert": "keras_bert_flow.conversion.tables.bert:DISTILBERT",
+    "electra": "keras_bert_flow.conversion.tables.bert:ELECTRA",
+    "roberta": "keras_bert_flow.conversion.tables.bert:ROBERTA",
+}
+
+
+def find_table(family: str) -> FamilyTable:
+    """Return the table of a family, one of `TABLES`."""
+    return load_by_name(TABLES[family])
+
+
+def find_table_of(config: Mapping[str, Any], source: str) -> FamilyTable:
+    """Return the table of the family that the content of a `config.json` names.
+
+    Args:
+        source: the file's name, for messages.
+    Raises:
+        ValueError: there is no such family.
+    """
+    if "registered_name" in config:  # an object serialised by Keras
+        raise ValueError(
+            f"{source}: a model directory must be as Hugging Face has it. Received: a preset of KerasHub. Make one of "
+            f"it: kbf convert {Path(source).parent} NEW."
+        )
+    found = config.get("model_type")
+    if not isinstance(found, str) or found not in TABLES:
+        raise ValueError(
+            f"{source}: `model_type` must be {' or '.join(map(repr, TABLES))}. Received: "
+            f"model_type={abridge(repr(found))}. Convert the checkpoint first."
+        )
+    return find_table(found)

@@ -59,4 +59,4 @@ class AlbertShape(EncoderShape):
         return self.num_groups
 
 
-FAMILY = Family("albert", "ALBERT", AlbertShape)
+ALBERT = Family("albert", "ALBERT", AlbertShape)

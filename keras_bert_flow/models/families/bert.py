@@ -3,6 +3,80 @@
 Source: Devlin et al. 2019; arXiv:1810.04805.
 """
 
+from dataclasses import dataclass
+from typing import ClassVar
+
+from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import Family
 
-FAMILY = Family("bert", "BERT")
+BERT = Family("bert", "BERT")
+
+
+# DistilBERT: BERT without segments and pooler, trained by distillation.
+#
+# Source: Sanh et al. 2019, section 3; arXiv:1910.01108.
+
+
+@dataclass(frozen=True)
+class DistilBertShape(EncoderShape):
+    """Shape of DistilBERT: BERT without segments; heads for whole texts use dense and ReLU as the pooler."""
+
+    # Constants: its `config.json` has no fields for them.
+    num_segments: ClassVar[int] = 0  # type: ignore[misc]  # no field, so no argument either
+    layer_norm_epsilon: ClassVar[float] = 1e-12  # type: ignore[misc]
+
+    @property
+    def pooler_act(self) -> str:
+        return "relu"
+
+
+DISTILBERT = Family("distilbert", "DistilBERT", DistilBertShape, has_pooler=False, has_sentence_task=False)
+
+
+# ELECTRA: BERT's encoder with embeddings that may be narrower than the blocks, and no pooler.
+#
+# Source: Clark et al. 2020, section 3; arXiv:2003.10555.
+
+
+@dataclass(frozen=True)
+class ElectraShape(EncoderShape):
+    """Shape of ELECTRA: BERT with another embedding width; heads for whole texts use dense and GELU as the pooler.
+
+    Attributes:
+        embedding_dim: width of the embeddings; a dense layer projects them to the width of the blocks if that differs.
+    """
+
+    embedding_dim: int = 128
+
+    @property
+    def pooler_act(self) -> str:
+        return "gelu"
+
+
+ELECTRA = Family("electra", "ELECTRA", ElectraShape, has_pooler=False, has_sentence_task=False)
+
+
+# RoBERTa: BERT without segments, with positions that start after the id of the padding token.
+#
+# Source: Liu et al. 2019, arXiv:1907.11692; fairseq, learned_positional_embedding.py, the origin of the position
+# offset.
+
+
+@dataclass(frozen=True)
+class RobertaShape(EncoderShape):
+    """Shape of RoBERTa: BERT with the id of the padding token.
+
+    Attributes:
+        pad_token_id: 1 in the released checkpoints, 0 in our vocabularies. The position of the first token is one more.
+    """
+
+    num_segments: int = 1
+    layer_norm_epsilon: float = 1e-5
+    pad_token_id: int = 0
+
+    @property
+    def position_offset(self) -> int:
+        return self.pad_token_id + 1
+
+
+ROBERTA = Family("roberta", "RoBERTa", RobertaShape, has_sentence_task=False)

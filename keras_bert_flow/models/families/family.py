@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.shape import EncoderShape
 
 BLOCK = "encoder_block_"  # prefix of the name of a block, followed by its number
@@ -50,3 +51,27 @@ class Family:
     has_sentence_task: bool = True
     has_pooler: bool = True
     cuts: Mapping[str, tuple] = field(default_factory=lambda: ENCODER_CUTS)
+
+
+# Registry of encoder families by name.
+
+# name → family, loaded on demand
+FAMILIES = {
+    "albert": "keras_bert_flow.models.families.albert:ALBERT",
+    "bert": "keras_bert_flow.models.families.bert:BERT",
+    "distilbert": "keras_bert_flow.models.families.bert:DISTILBERT",
+    "electra": "keras_bert_flow.models.families.bert:ELECTRA",
+    "roberta": "keras_bert_flow.models.families.bert:ROBERTA",
+}
+DEFAULT = "bert"
+
+
+def find_family(name: str) -> Family:
+    """Return an encoder family by name.
+
+    Raises:
+        ValueError: there is no such family.
+    """
+    if name not in FAMILIES:
+        raise ValueError(f"A family must be one of {', '.join(FAMILIES)}. Received: family={name!r}.")
+    return load_by_name(FAMILIES[name])

@@ -6,13 +6,13 @@ from keras_bert_flow.by_name import load_by_name
 
 # kind of task → model, loaded on demand
 TASK_HEADS = {
-    "classification": "keras_bert_flow.models.heads.text_classifier:TextClassifier",
-    "regression": "keras_bert_flow.models.heads.text_regressor:TextRegressor",
-    "multi_label": "keras_bert_flow.models.heads.multi_label_classifier:MultiLabelClassifier",
-    "token_classification": "keras_bert_flow.models.heads.token_classifier:TokenClassifier",
-    "question_answering": "keras_bert_flow.models.heads.question_answerer:QuestionAnswerer",
-    "multiple_choice": "keras_bert_flow.models.heads.multiple_choice:MultipleChoice",
-    "sentence_embedding": "keras_bert_flow.models.heads.pair_embedder:PairEmbedder",
+    "classification": "keras_bert_flow.models.heads.classifiers:TextClassifier",
+    "regression": "keras_bert_flow.models.heads.classifiers:TextRegressor",
+    "multi_label": "keras_bert_flow.models.heads.classifiers:MultiLabelClassifier",
+    "token_classification": "keras_bert_flow.models.heads.classifiers:TokenClassifier",
+    "question_answering": "keras_bert_flow.models.heads.choosers:QuestionAnswerer",
+    "multiple_choice": "keras_bert_flow.models.heads.choosers:MultipleChoice",
+    "sentence_embedding": "keras_bert_flow.models.heads.embedders:PairEmbedder",
 }
 
 

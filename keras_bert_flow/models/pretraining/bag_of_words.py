@@ -4,11 +4,9 @@ from dataclasses import replace
 
 import keras
 
-from keras_bert_flow.layers.heads import OutputBias
-from keras_bert_flow.layers.pooling import TokenPooling
-from keras_bert_flow.models.heads.text_pooling import transform_mean
-from keras_bert_flow.models.poolings import MEAN
-from keras_bert_flow.models.saved_as import WORDS_HEAD
+from keras_bert_flow.layers.heads import OutputBias, TokenPooling
+from keras_bert_flow.models.heads.classifiers import transform_mean
+from keras_bert_flow.models.saved_as import MEAN, WORDS_HEAD
 from keras_bert_flow.models.with_head import ModelWithHead
 
 WORDS = "words"

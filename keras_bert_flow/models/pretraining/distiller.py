@@ -3,9 +3,9 @@
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.cross_entropy import divergences, is_computable
+from keras_bert_flow.backends.fused import divergences, is_computable
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.teacher_fit import check_teacher
+from keras_bert_flow.models.sizes import check_teacher
 from keras_bert_flow.models.with_head import ModelWithHead
 
 SMALLEST_SQUARE = 1e-12  # lower bound of the squared norms, since padding may have zero vectors

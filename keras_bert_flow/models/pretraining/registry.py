@@ -7,8 +7,8 @@ from keras_bert_flow.by_name import load_by_name
 # objective → model, loaded on demand
 PRETRAINERS = {
     "mlm": "keras_bert_flow.models.pretraining.masked_lm:MaskedLM",
-    "mlm_nsp": "keras_bert_flow.models.pretraining.pretrainer:BertPretrainer",
-    "mlm_sop": "keras_bert_flow.models.pretraining.pretrainer:BertPretrainer",
+    "mlm_nsp": "keras_bert_flow.models.pretraining.masked_lm:BertPretrainer",
+    "mlm_sop": "keras_bert_flow.models.pretraining.masked_lm:BertPretrainer",
     "rtd": "keras_bert_flow.models.pretraining.replaced_tokens:ReplacedTokenPretrainer",
 }
 

@@ -2,14 +2,11 @@
 
 import keras
 
-from keras_bert_flow.layers.activations import get_activation
-from keras_bert_flow.layers.dense import Dense
-from keras_bert_flow.layers.initializers import truncated_normal
-from keras_bert_flow.layers.replacement import ReplaceTokens, Verdicts
-from keras_bert_flow.models.backbone import refuse_pooler
-from keras_bert_flow.models.block_stack import BlockStack
+from keras_bert_flow.layers.dense import Dense, get_activation, truncated_normal
+from keras_bert_flow.layers.heads import ReplaceTokens, Verdicts
+from keras_bert_flow.models.backbone import BlockStack, refuse_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.families.registry import find_family
+from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.losses import BinaryTokenAccuracy, BinaryTokenLoss
 from keras_bert_flow.models.pretraining.masked_lm import masked_token_logits
 from keras_bert_flow.models.saved_as import REPLACED_TOKENS_HEAD, SavedAs

@@ -8,8 +8,7 @@ import numpy as np
 from scipy.special import log_expit, log_softmax, logsumexp
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from keras_bert_flow.tasks.baselines.word_baseline import assign_folds
-from keras_bert_flow.tasks.baselines.work_limits import bounded_fits, limit_vectors
+from keras_bert_flow.tasks.baselines.word_baseline import assign_folds, bounded_fits, limit_vectors
 
 # C of logistic regression, or 1 / alpha of ridge regression, for vectors of mean squared norm 1; weakest last.
 STRENGTHS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 1_000.0, 10_000.0)  # finer where a few hundred rows choose

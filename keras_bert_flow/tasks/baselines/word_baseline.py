@@ -1,21 +1,166 @@
 """TF-IDF baseline: a linear model without a network, chosen by cross-validation on the training table."""
 
 import logging
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 from scipy import sparse
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression, Ridge
+from threadpoolctl import threadpool_limits
 
-from keras_bert_flow.tasks.baselines.word_features import MOST_FEATURES, WordFeatures, Words
-from keras_bert_flow.tasks.baselines.work_limits import Limits, bounded_fits, limit_words
+from keras_bert_flow.tasks.core.metrics import many_classes
 from keras_bert_flow.tasks.core.task import Prediction, Task
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+
+# Sparse TF-IDF features of texts and text pairs, for linear models.
+
+MOST_FEATURES = 100_000  # columns: the most frequent words and bigrams, a quarter as many for pairs
+
+# A text, and the second text of a pair; both as words joined by spaces.
+Words = tuple[str, str | None]
+
+
+class WordFeatures(TransformerMixin, BaseEstimator):
+    """TF-IDF vectors of word n-grams, with sublinear term frequency and unit length.
+
+    A pair has the vectors a and b of both texts, `|a - b|`, for what only one of them contains, and `a * b`, for what
+    both contain. A linear model cannot compute from a and b alone whether a word of one text is in the other. Three
+    dense columns follow: the cosine of a and b, and the share of each vector's weight on features of the other, one of
+    which is high if a text follows from a longer one.
+
+    Args:
+        longest: most words of an n-gram.
+        most_features: most words and n-grams, the most frequent ones; a quarter as many for pairs.
+    """
+
+    def __init__(self, longest: int = 1, most_features: int = MOST_FEATURES):
+        self.longest = longest
+        self.most_features = most_features
+
+    def fit(self, texts: Sequence[Words], y=None) -> "WordFeatures":
+        """Learn the vocabulary; raises ValueError if no text has a word."""
+        is_pair = bool(texts) and texts[0][1] is not None
+        self.vectorizer_ = TfidfVectorizer(
+            tokenizer=str.split,
+            token_pattern=None,
+            lowercase=False,
+            sublinear_tf=True,
+            ngram_range=(1, self.longest),
+            max_features=self.most_features // (4 if is_pair else 1),
+        )
+        self.vectorizer_.fit(text for pair in texts for text in pair if text is not None)
+        return self
+
+    def transform(self, texts: Sequence[Words]) -> sparse.csr_matrix:
+        """Return one row per text or pair, float64."""
+        first = self.vectorizer_.transform([text for text, _ in texts])
+        if not texts or texts[0][1] is None:
+            return first
+        second = self.vectorizer_.transform([text for _, text in texts])
+        both = first.multiply(second).tocsr()
+        dense = [both.sum(axis=1), _shared_weight(first, second), _shared_weight(second, first)]
+        columns = np.hstack([np.asarray(column).reshape(-1, 1) for column in dense])
+        return sparse.hstack([first, second, abs(first - second), both, columns], format="csr")
+
+
+def _shared_weight(one: sparse.csr_matrix, other: sparse.csr_matrix) -> np.ndarray:
+    """Return the share of each row's weight on features that the other's row has; 0.0 for an empty row."""
+    total = np.asarray(one.sum(axis=1)).ravel()
+    shared = np.asarray(one.multiply(other.sign()).sum(axis=1)).ravel()
+    return np.divide(shared, total, out=np.zeros_like(total), where=total > 0)
+
+
+# Bounds on the memory and time of linear models with many classes, by counted work.
+#
+# The bounds depend on the data alone and not on the speed of a machine, so equal inputs give equal results.
+
+MOST_WEIGHTS = 5_000_000  # features times classes: L-BFGS keeps about 24 float64 matrices of that size, 1 GB
+LEAST_FEATURES = 1_000  # with fewer words a baseline is none
+LEAST_CLASS_ROWS = 3  # per class
+MOST_SPARSE_WORK = 3e10  # multiplications, of which one core does 3e8 to 7e8 a second; most fits end after half of them
+MOST_DENSE_WORK = 1e12  # of dense matrices, 2e10 a second; the same
+MOST_LOGITS = 2_000_000  # rows times classes that are decoded to choose by
+FEW_ITERATIONS = 50  # where all of them would leave too few rows
+SOFTMAX = 20  # multiplications that cost as much as an exponential
+SAMPLE = 1_000  # rows to count words in
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a fit may use.
+
+    Attributes:
+        features: most columns.
+        rows: most rows to fit on; 0 if the model has to be left out.
+        choosing_rows: most rows of the cross-validation; 0 if there is none.
+        iterations: most iterations of the solver.
+        is_less: whether the solver is stopped early or has fewer columns than it could use.
+    """
+
+    features: int
+    rows: int
+    choosing_rows: int
+    iterations: int
+    is_less: bool = False
+
+
+def limit_words(examples: Sequence[TextExample], outputs: int, features: int, iterations: int, fits: int) -> Limits:
+    """Return the limits of a linear model on word n-grams.
+
+    Args:
+        examples: the training table.
+        outputs: number of weights per feature: of classes, or 1.
+        features, iterations: the most that the model needs.
+        fits: number of fits of the cross-validation, in rows of the whole.
+    """
+    sample = list(islice(examples, SAMPLE))
+    words = sum(len(f"{example.text} {example.text_pair or ''}".split()) for example in sample) / max(len(sample), 1)
+    parts = 4 if sample and sample[0].text_pair is not None else 2  # of bigrams and single words, and of both texts
+    features = min(features, MOST_WEIGHTS // outputs)
+    if features < LEAST_FEATURES:
+        return Limits(features, 0, 0, iterations)
+    return _limit_rows(MOST_SPARSE_WORK, (parts * words + SOFTMAX) * outputs, outputs, features, iterations, fits)
+
+
+def limit_vectors(hidden_dim: int, outputs: int, iterations: int, fits: int) -> Limits:
+    """Return the limits of a linear head on dense vectors; arguments as for `limit_words`."""
+    if hidden_dim * outputs > MOST_WEIGHTS:
+        return Limits(hidden_dim, 0, 0, iterations)
+    return _limit_rows(MOST_DENSE_WORK, (hidden_dim + SOFTMAX) * outputs, outputs, hidden_dim, iterations, fits)
+
+
+def _limit_rows(work: float, row_work: float, outputs: int, features: int, iterations: int, fits: int) -> Limits:
+    enough, needed = LEAST_CLASS_ROWS * outputs, iterations
+    choosing_rows = int(min(work / (row_work * iterations * fits), MOST_LOGITS / outputs))
+    rows = int(work / (row_work * iterations))
+    if rows < max(enough, choosing_rows):
+        iterations = FEW_ITERATIONS
+        rows = int(work / (row_work * iterations))
+    choosing_rows *= choosing_rows >= enough
+    return Limits(features, rows * (rows >= enough), choosing_rows, iterations, iterations < needed)
+
+
+@contextmanager
+def bounded_fits() -> Iterator[None]:
+    """Fit on one thread, and without the warnings of scikit-learn that do not concern a user.
+
+    On several threads, BLAS waits for cores that the threads of Keras hold: fits of a quarter of a second took ten.
+    """
+    with threadpool_limits(1), many_classes(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # a fit that is stopped early is close enough
+        yield
+
 
 LONGEST = (1, 2)  # words of an n-gram
 # Kind of task → C of logistic regression, or 1 / alpha of ridge regression; the middle with too few rows to choose.

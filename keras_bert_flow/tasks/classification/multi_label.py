@@ -9,19 +9,20 @@ import numpy as np
 import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.tasks.classification.settings import MultiLabelSettings
-from keras_bert_flow.tasks.core.answers import logits_of, name_shares
-from keras_bert_flow.tasks.core.checks import check_labels, check_main_metric, require_learnt
-from keras_bert_flow.tasks.core.counts import count_marks, make_table
-from keras_bert_flow.tasks.core.features import Features
-from keras_bert_flow.tasks.core.metrics import SET_METRICS, has_collapsed, set_metrics
-from keras_bert_flow.tasks.core.task import Measure, Prediction, Task
+from keras_bert_flow.tasks.core.metrics import SET_METRICS, count_marks, has_collapsed, make_table, set_metrics
+from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task
 from keras_bert_flow.tasks.core.texts import (
     TextExample,
     are_labelled,
+    check_labels,
+    check_main_metric,
     encode_examples,
     labels_of,
+    logits_of,
+    name_shares,
     pose_texts,
     read_examples,
+    require_learnt,
 )
 from keras_bert_flow.tasks.formats.rows import abridge, spell_label
 from keras_bert_flow.tasks.formats.tables import number_labels, require_text, sort_names

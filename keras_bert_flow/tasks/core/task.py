@@ -2,18 +2,217 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import fields
+from collections import defaultdict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import scipy  # its submodules are loaded when they are used
 
-from keras_bert_flow.tasks.core.features import Features
-from keras_bert_flow.tasks.core.losses import mean_loss
-from keras_bert_flow.tasks.core.matching import match_predictions, wrong_number
-from keras_bert_flow.tasks.formats.rows import JSON_LINES, read_objects
+from keras_bert_flow.tasks.formats.rows import JSON_LINES, abridge, read_objects
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+
+# Match predictions in JSON lines to the examples that they are of, by their texts or their index.
+
+INDEX = "index"  # of the example, from 0, as in GLUE's tables
+
+
+def with_inputs(examples: Sequence[Any], predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return predictions with the texts that they are of, by which `match_predictions` matches them, or their id."""
+    pairs = zip(examples, predictions, strict=True)
+    return [dict(found) if "id" in found else example.inputs | dict(found) for example, found in pairs]
+
+
+def match_predictions(
+    path: str | Path, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any]
+) -> list[Mapping[str, Any]]:
+    """Return the prediction of each example.
+
+    Those of equal texts are taken in their order. Predictions for blank texts, which `kbf predict` gives for blank
+    lines, are left out if no example is blank.
+
+    Raises:
+        ValueError: the predictions have neither texts nor an index, or are not one for each example.
+    """
+    names = list(examples[0].inputs)
+    if all(name in found for found in predictions for name in names):
+        return _match_texts(path, predictions, examples, names)
+    if all(type(found.get(INDEX)) is int for found in predictions):
+        by_index = {found[INDEX]: found for found in predictions}
+        if len(predictions) != len(examples):
+            raise wrong_number(path, len(predictions), len(examples))
+        if set(by_index) != set(range(len(examples))):
+            raise ValueError(
+                f"{path}: the field `{INDEX}` must number the examples from 0 to {len(examples) - 1}. "
+                "Received: other numbers. Predict the whole file."
+            )
+        return [by_index[number] for number in range(len(examples))]
+    raise ValueError(
+        f"{path}: predictions must have the texts that they are of ({', '.join(names)}) or their `{INDEX}` from 0, or "
+        "their order is only a guess. Received: lines without. Make the file with `kbf predict --input`, or add one."
+    )
+
+
+def wrong_number(path: str | Path, predictions: int, examples: int) -> ValueError:
+    """Return the error for a file with another number of predictions than examples."""
+    return ValueError(
+        f"{path}: must hold a prediction for each example. Received: {predictions} for {examples}. "
+        "Predict the file that they are from."
+    )
+
+
+def _match_texts(
+    path: str | Path, predictions: Sequence[Mapping[str, Any]], examples: Sequence[Any], names: Sequence[str]
+) -> list[Mapping[str, Any]]:
+    of_texts: defaultdict[str, deque[Mapping[str, Any]]] = defaultdict(deque)
+    for found in predictions:
+        of_texts[json.dumps([found[name] for name in names])].append(found)
+    matched: list[Mapping[str, Any]] = []
+    for example in examples:
+        waiting = of_texts[json.dumps([example.inputs[name] for name in names])]
+        if not waiting:
+            raise ValueError(
+                f"{path}: must hold a prediction for each example. Received: none for "
+                f"{abridge([str(value) for value in example.inputs.values()])}. Predict the file that they are from."
+            )
+        matched.append(waiting.popleft())
+    left = [found for waiting in of_texts.values() for found in waiting]
+    if strange := [found for found in left if any(_is_text(found[name]) for name in names)]:
+        raise ValueError(
+            f"{path}: each prediction must be of an example. Received: {len(strange):,} that are not, as of "
+            f"{abridge([str(strange[0][name]) for name in names])}. Predict the file that they are from."
+        )
+    return matched
+
+
+def _is_text(value: Any) -> bool:
+    return any(map(_is_text, value)) if isinstance(value, list) else bool(str(value).strip())
+
+
+# Features: encoded examples of a task, as sequences of token ids without padding, with labels.
+
+IGNORED = -1  # label of positions without one, such as [CLS], continuations and padding; its weight is 0
+
+
+@dataclass(frozen=True)
+class Features:
+    """Rows for a model. An example gives one row, or several if it is split into windows.
+
+    Attributes:
+        token_ids: int32, (length,) each, [CLS] and [SEP] included; `sequences_per_row` of them make a row.
+        first_lengths: int32, (sequences,). Tokens of segment 0 of each sequence.
+        examples: int32, (rows,). Index of the example of each row.
+        labels: model output → its labels: an array, (rows, ...), or, for labels per token, a list of arrays, (length,)
+            each, with `IGNORED` where there is no label. Empty for unlabelled texts.
+        sequences_per_row: more than 1 if a row is a choice between texts, or a comparison.
+        details: what the task needs for decoding, one entry per row.
+        keeps_axis: keep the axis of sequences even with one sequence per row, as for a model of several.
+        sequence_length: length that sequences were truncated to, so that no batch is wider; None if they were not.
+        full_lengths: int, (sequences,). Length of each sequence before truncation; None if long texts are divided into
+            windows instead.
+    """
+
+    token_ids: Sequence[np.ndarray]
+    first_lengths: np.ndarray
+    examples: np.ndarray
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    sequences_per_row: int = 1
+    details: Sequence[Any] = ()
+    keeps_axis: bool = False
+    sequence_length: int | None = None
+    full_lengths: np.ndarray | None = None
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @property
+    def has_axis(self) -> bool:
+        """Whether inputs are (rows, sequences, length), not (rows, length)."""
+        return self.keeps_axis or self.sequences_per_row > 1
+
+    @property
+    def labelled_tokens(self) -> np.ndarray:
+        """Number of tokens with a label in each row, int, (rows,); 0 if labels are per row."""
+        of_tokens = [values for values in self.labels.values() if not isinstance(values, np.ndarray)]
+        counts = [[np.count_nonzero(row != IGNORED) for row in values] for values in of_tokens]
+        return np.array(counts, np.int64).sum(axis=0) if counts else np.zeros(len(self), np.int64)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Length of the longest sequence of each row, int, (rows,)."""
+        lengths = np.array([len(sequence) for sequence in self.token_ids], dtype=np.int64)
+        return lengths.reshape(-1, self.sequences_per_row).max(axis=1, initial=0)
+
+
+def join_texts(
+    tokenizer: Tokenizer, first: np.ndarray, second: np.ndarray | None, sequence_length: int
+) -> tuple[np.ndarray, int]:
+    """Join texts to [CLS] A [SEP] or [CLS] A [SEP] B [SEP], truncating the end of the longer text if necessary.
+
+    Some families have two [SEP] between A and B: `Tokenizer.separators`.
+
+    Returns:
+        The token ids, int32, (length,), and the number of tokens in segment 0.
+    Raises:
+        ValueError: there is no room for the special tokens.
+    Source: google-research/bert, run_classifier.py, `convert_single_example`.
+    """
+    between = [tokenizer.sep_id] * tokenizer.separators
+    num_special = count_joined(tokenizer, (), None if second is None else ())
+    if sequence_length < num_special:
+        raise ValueError(
+            f"`sequence_length` must be at least {num_special}, for the special tokens around texts. "
+            f"Received: {sequence_length}. Give more."
+        )
+    if second is None:
+        token_ids = np.concatenate([[tokenizer.cls_id], first[: sequence_length - 2], [tokenizer.sep_id]])
+        return token_ids.astype(np.int32), len(token_ids)
+    lengths = [len(first), len(second)]
+    while sum(lengths) > sequence_length - num_special:
+        lengths[lengths[0] <= lengths[1]] -= 1
+    parts = ([tokenizer.cls_id], first[: lengths[0]], between, second[: lengths[1]], [tokenizer.sep_id])
+    return np.concatenate(parts).astype(np.int32), lengths[0] + 1 + len(between)
+
+
+def count_joined(tokenizer: Tokenizer, first: Sized, second: Sized | None = None) -> int:
+    """Return the number of tokens of joined texts without truncation."""
+    return len(first) + (2 if second is None else 2 + tokenizer.separators + len(second))
+
+
+# Compute the training loss from model outputs.
+
+
+def mean_loss(outputs: Mapping[str, Any], features: Features) -> float:
+    """Return the mean loss over all labels, averaged over the outputs of the model.
+
+    Integer labels, per row or per token, have the cross-entropy in nats; (rows, labels) of 0.0 and 1.0 the binary
+    cross-entropy; one number per row the squared error.
+
+    Args:
+        outputs: see `Task.decode`.
+        features: rows with labels.
+    """
+    return float(np.mean([_mean_loss(outputs[name], labels) for name, labels in features.labels.items()]))
+
+
+def _mean_loss(answers: Any, labels: Any) -> float:
+    if not isinstance(labels, np.ndarray):  # labels per token
+        tokens, answers = np.concatenate(labels), np.concatenate(answers)
+        answers, labels = answers[tokens != IGNORED], tokens[tokens != IGNORED]
+    if np.issubdtype(labels.dtype, np.integer):
+        return float(np.mean([_cross_entropy(row, label) for row, label in zip(answers, labels, strict=True)]))
+    answers = np.asarray(answers, np.float64).reshape(labels.shape)
+    if labels.ndim == 1:
+        return float(np.mean((answers - labels) ** 2))
+    return float(-np.mean(labels * scipy.special.log_expit(answers) + (1 - labels) * scipy.special.log_expit(-answers)))
+
+
+def _cross_entropy(logits: np.ndarray, label: int) -> float:
+    logits = np.asarray(logits, np.float64)
+    return scipy.special.logsumexp(logits) - logits[label]
+
 
 TASK_FILE = "task.json"  # in a model directory
 

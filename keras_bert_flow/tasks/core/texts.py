@@ -1,13 +1,17 @@
 """Read labelled examples of one or two texts, and encode them as sequences of tokens."""
 
-from collections.abc import Callable, Mapping, Sequence
+import hashlib
+import unicodedata
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy  # its submodules are loaded when they are used
 
-from keras_bert_flow.tasks.core.features import Features, count_joined, join_texts
+from keras_bert_flow.tasks.core.task import Features, count_joined, join_texts
 from keras_bert_flow.tasks.formats.rows import abridge
 from keras_bert_flow.tasks.formats.tables import read_columns, trim_labels
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
@@ -147,3 +151,269 @@ def labels_of(examples: Sequence[Any]) -> list[Any]:
         received = f"{examples[0].place} without a label" if examples else "no examples"
         raise ValueError(f"Learning and scoring need labels. Received: {received}. Read a table that has them.")
     return [example.label for example in examples]
+
+
+# Count the texts that are longer than a model reads, and the tokens that are cut off.
+
+FEW = 0.01  # the share of texts for which a longer sequence is not advised
+
+
+class CutTexts:
+    """Counts of the texts that were encoded, by their length before they were cut.
+
+    A text is a row of a table: one text, a pair, or for a multiple choice each of its choices with the context.
+    """
+
+    def __init__(self) -> None:
+        self._lengths: Counter[int] = Counter()  # tokens, special ones included → texts
+        self.sequence_length = 0
+
+    def add(self, features: Features) -> None:
+        """Add what `Task.encode` made; nothing for tasks that divide long texts into windows."""
+        if features.full_lengths is not None and features.sequence_length is not None:
+            self.sequence_length = features.sequence_length
+            lengths, counts = np.unique(features.full_lengths, return_counts=True)
+            self._lengths.update(dict(zip(lengths.tolist(), counts.tolist(), strict=True)))
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """The counts by name; empty if no text was added.
+
+        `sequence_length`; `texts` and `tokens`, special ones included; `texts_cut` and `tokens_cut`, the texts longer
+        than that and what they lose; `length_that_cuts_few`, the least length that would cut at most 1 % of the texts.
+        """
+        if not self._lengths:
+            return {}
+        over = {length: count for length, count in self._lengths.items() if length > self.sequence_length}
+        return {
+            "sequence_length": self.sequence_length,
+            "texts": self._lengths.total(),
+            "texts_cut": sum(over.values()),
+            "tokens": sum(length * count for length, count in self._lengths.items()),
+            "tokens_cut": sum((length - self.sequence_length) * count for length, count in over.items()),
+            "length_that_cuts_few": self._find_length(),
+        }
+
+    def describe(self) -> str:
+        """Return a sentence on the texts that were cut; empty if none was."""
+        return describe_cut(self.counters)
+
+    def _find_length(self) -> int:
+        longer, total = 0, self._lengths.total()
+        for length in sorted(self._lengths, reverse=True):
+            longer += self._lengths[length]
+            if longer > FEW * total:
+                return length
+        return 0
+
+
+def describe_cut(counters: Mapping[str, int]) -> str:
+    """Return a sentence on the texts that were cut, by the counters of `CutTexts`; empty if none was."""
+    if not counters.get("texts_cut"):
+        return ""
+    share = 100 * counters["tokens_cut"] / counters["tokens"]
+    few, sequence_length = counters["length_that_cuts_few"], counters["sequence_length"]
+    advice = "at most 1 % of the texts are longer" if few <= sequence_length else f"{few:,} would cut at most 1 %"
+    return (
+        f"{counters['texts_cut']:,} of {counters['texts']:,} texts are longer than {sequence_length:,} tokens "
+        f"(sequence_length): {share:.1f} % of the tokens are cut off and not read; {advice}."
+    )
+
+
+# Count the rows of a file that are rows of the training file too: the same texts, with the same label or another.
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Rows of a file whose texts are those of a training row.
+
+    Attributes:
+        rows: all rows of the file.
+        same_label: repeated rows with a label that the texts have in training.
+        other_label: repeated rows whose label the texts do not have there.
+    """
+
+    rows: int
+    same_label: int
+    other_label: int
+
+    def describe(self, name: str) -> str:
+        """Return one line about the file, or "" if no row is repeated."""
+        repeated = self.same_label + self.other_label
+        if not repeated:
+            return ""
+        return (
+            f"{name}: {repeated:,} of {self.rows:,} rows have the texts of a training row, {self.same_label:,} with "
+            f"the label that they have there and {self.other_label:,} with another. Scores on them are not scores on "
+            "unseen texts. Texts are compared without case and blanks."
+        )
+
+
+def count_repeats(training: Sequence[Any], examples: Sequence[Any]) -> Repeats:
+    """Count the examples whose texts are those of a training example."""
+    known = defaultdict(set)
+    for example in training:
+        known[identify(example)].add(example.gold)
+    found = [(example.gold, known[key]) for example in examples if (key := identify(example)) in known]
+    same = sum(gold in golds for gold, golds in found)
+    return Repeats(len(examples), same, len(found) - same)
+
+
+def identify(example: Any) -> bytes:
+    """Return a digest of the texts of an example, without case, blanks and Unicode form: equal for the same texts."""
+    parts = list(_flatten(example.inputs.values()))
+    folded = [" ".join(unicodedata.normalize("NFC", part.casefold()).split()) for part in parts]
+    return hashlib.blake2b("\0".join(folded).encode(), digest_size=16).digest()
+
+
+def _flatten(values: Iterable[Any]) -> Iterable[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        else:
+            yield from value
+
+
+# Describe the labels of a file that no model can predict, as counted by `Task.count_unreachable`.
+
+Unreachable = Mapping[str, Mapping[str, int]]  # what is counted → `total`, and a count per reason
+
+# What is counted → what is wrong with it.
+PROBLEMS = {
+    "answers": "cannot be given exactly",
+    "questions": "have no answer that can be given exactly",
+    "words": "are not shown to the model as written",
+    "spans": "are not shown to the model whole",
+    "texts": "are the same to the model as another text",
+}
+# (What is counted, reason) → the reason in words.
+REASONS = {
+    ("answers", "no_piece"): "dropped by the tokenizer",
+    ("answers", "too_long"): "longer than max_answer_tokens",
+    ("answers", "cut"): "cut by a window",
+    ("answers", "inside_a_piece"): "beginning or ending inside a piece",
+    ("answers", "edge_dropped"): "beginning or ending with a character that the tokenizer drops",
+    ("questions", "no_answer"): "with those answers only",
+    ("words", "no_piece"): "dropped by the tokenizer",
+    ("words", "unknown"): "with [UNK]",
+    ("words", "cut"): "longer than sequence_length",
+    ("spans", "cut"): "cut by every window",
+    ("texts", "cut"): "differing beyond sequence_length only",
+    ("texts", "folded"): "with the same tokens, such as [UNK]",
+}
+
+
+def list_unreachable(found: Unreachable) -> Iterator[tuple[str, int, dict[str, int]]]:
+    """Yield what is counted and its problem in words, the total, and the count by reason in words."""
+    for noun, counts in found.items():
+        reasons = {REASONS[noun, reason]: count for reason, count in counts.items() if reason != "total"}
+        yield f"{noun} {PROBLEMS[noun]}", counts["total"], reasons
+
+
+def describe_unreachable(name: str, found: Unreachable) -> str:
+    """Return one line about a file, or "" if a perfect model could predict all of its labels."""
+    parts = []
+    for problem, total, reasons in list_unreachable(found):
+        count = sum(reasons.values())
+        listed = ", ".join(f"{number:,} {reason}" for reason, number in reasons.items())
+        parts.append(f"{count:,} of {total:,} {problem} ({count / total:.2%}): {listed}")
+    return f"{name}: {'; '.join(parts)}." if parts else ""
+
+
+# Convert model outputs to one row of logits per example, in the order of the examples.
+
+
+def logits_of(outputs: Mapping[str, Any], features: Features, width: int) -> np.ndarray:
+    """Return the logits of a model with one output row per example.
+
+    Args:
+        width: logits per row. If 1, `outputs` may also be (rows,).
+    Returns:
+        float64, (examples, width).
+    Raises:
+        ValueError: the output has another shape, or is not finite.
+    """
+    logits = np.asarray(outputs["logits"], dtype=np.float64)
+    received = logits.shape
+    if width == 1 and logits.ndim == 1:
+        logits = logits[:, np.newaxis]
+    if logits.shape != (len(features), width):
+        raise ValueError(
+            f"`logits` must be (rows, {width}). Received: {received} for {len(features)} rows. "
+            "Predict every row with the model of this task."
+        )
+    if not np.isfinite(logits).all():
+        raise ValueError(
+            "`logits` must be finite. Received: nan or infinity: the fine-tuning diverged. Lower its learning rate."
+        )
+    ordered = np.empty_like(logits)
+    ordered[features.examples] = logits
+    return ordered
+
+
+def probabilities_of(outputs: Mapping[str, Any], features: Features, width: int) -> np.ndarray:
+    """Return the softmax of the logits, float64, (examples, width)."""
+    return scipy.special.softmax(logits_of(outputs, features, width), axis=1)
+
+
+def token_logits_of(outputs: Mapping[str, Any], name: str, features: Features) -> list[np.ndarray]:
+    """Return the logits of a model with one logit per token, float64, (length,) each.
+
+    Raises:
+        ValueError: the rows or their lengths differ from those of the features, or a logit is not finite.
+    """
+    logits = [np.asarray(row, dtype=np.float64) for row in outputs[name]]
+    shapes, expected = [row.shape for row in logits], [(len(row),) for row in features.token_ids]
+    if shapes != expected:
+        raise ValueError(
+            f"The output {name!r} must have one logit for each token of each row, without padding. Received: "
+            f"{len(shapes)} rows for {len(expected)}, or rows of other lengths. Cut each row to its length."
+        )
+    for number, row in enumerate(logits):
+        if not np.isfinite(row).all():
+            raise ValueError(
+                f"The output {name!r} must be finite numbers. Received: nan or inf in row {number}. "
+                "The training has diverged: lower its learning rate."
+            )
+    return logits
+
+
+def name_shares(names: Sequence[str], shares: np.ndarray) -> dict[str, float]:
+    """Return a dict of name → share, in plain Python values."""
+    return dict(zip(names, shares.tolist(), strict=True))
+
+
+# Check the fields of a task.
+
+
+def check_main_metric(name: str, metrics: Sequence[str]) -> None:
+    """Raise ValueError for a main metric that the task does not compute, or that is not better when higher."""
+    if name not in metrics:
+        raise ValueError(
+            f"`main_metric` must be one by which runs of this task are compared. Received: {name!r}. "
+            f"Use one of: {', '.join(metrics)}."
+        )
+
+
+def check_labels(labels: Sequence[str], least: int) -> None:
+    """Raise ValueError for repeated labels, or for fewer than `least` of them but not none."""
+    if len(set(labels)) < len(labels) or (labels and len(labels) < least):
+        raise ValueError(
+            f"`labels` must be {least} or more different names. Received: {', '.join(labels)}. "
+            "Leave them out to learn them from the training table."
+        )
+
+
+def refuse_labels(labels: Sequence[str], kind: str) -> None:
+    """Raise ValueError if a task without labels is given some."""
+    if labels:
+        raise ValueError(f"A {kind} has no labels. Received: {', '.join(labels)}. Leave `labels` out.")
+
+
+def require_learnt(labels: Sequence[str]) -> None:
+    """Raise ValueError if a task has no labels yet."""
+    if not labels:
+        raise ValueError(
+            "A task must know its labels before it is used. Received: none. "
+            "Call `learn` with the training examples, or give `labels`."
+        )

@@ -7,14 +7,13 @@ A GLUE folder is named as in `GLUE` and contains train.tsv, the dev files and th
 import math
 import os
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.tasks.core.task import Task
-from keras_bert_flow.tasks.formats.glue_table import format_glue_table, walk_glue_table
+from keras_bert_flow.files.paths import check_local
+from keras_bert_flow.tasks.core.task import Prediction, Task
 from keras_bert_flow.tasks.formats.rows import (
     abridge,
     pick_fields,
@@ -22,6 +21,7 @@ from keras_bert_flow.tasks.formats.rows import (
     require_ending,
     spell_label,
 )
+from keras_bert_flow.tasks.formats.tables import format_glue_table, walk_glue_table
 from keras_bert_flow.tasks.registry import make_task
 
 BINARY = ("0", "1")
@@ -229,3 +229,31 @@ def _parse_number(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+# Write predictions in official formats: GLUE tables, SQuAD JSON, CoNLL columns.
+
+
+def check_format(name: str, task: Task) -> None:
+    """Raise ValueError unless predictions of a task have a format of this name."""
+    if name != task.official_format:
+        known = ["jsonl", *([task.official_format] if task.official_format else [])]
+        raise ValueError(
+            f"A format must be one that predictions of {task.kind} have. Received: {name!r}. "
+            f"Use one of: {', '.join(known)}."
+        )
+
+
+def write_official(path: str | Path, task: Task, examples: Sequence[Any], predictions: Sequence[Prediction]) -> None:
+    """Write predictions in the official format of a task, atomically.
+
+    Raises:
+        ValueError: the format cannot express a prediction; the message names it.
+    """
+    path = check_local(path)
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        task.write_official(unfinished, examples, predictions)
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)

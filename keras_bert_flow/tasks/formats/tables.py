@@ -4,7 +4,7 @@ import logging
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -286,3 +286,104 @@ def _trim(label: Any) -> Any:
 
 def _has_blanks(label: Any, trimmed: Any) -> bool:
     return tuple(dict.fromkeys(label)) != trimmed if isinstance(label, tuple) else label != trimmed
+
+
+# Read a number from a column of a table.
+
+# What float() also accepts, such as 1_000, infinity or Arabic digits, is more likely a mistake.
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def read_score(place: str, column: str, value: Any, lowest: float = -np.inf, highest: float = np.inf) -> float:
+    """Return the number that a column contains.
+
+    Raises:
+        ValueError: it is not a number, or not from `lowest` to `highest`.
+    """
+    require_text(place, column, value)
+    spelt = value.strip()
+    if not NUMBER.fullmatch(spelt) or abs(float(spelt)) > LARGEST:
+        raise ValueError(
+            f"{place}: column {column!r} must hold a finite number, with a point for its decimals. "
+            f"Received: {abridge([repr(spelt)])}. Correct the row."
+        )
+    score = float(spelt)
+    if not lowest <= score <= highest:
+        raise ValueError(
+            f"{place}: a score must be from {lowest} to {highest}. Received: {spelt}. "
+            "Correct the row, or `lowest` and `highest`."
+        )
+    return score
+
+
+def require_different_scores(scores: list[float], place: str) -> None:
+    """Raise ValueError if all scores of a training table, which begins at `place`, are equal."""
+    if np.ptp(scores) == 0:
+        raise ValueError(
+            "A training table must have at least two different scores. "
+            f"Received: {len(scores)} examples from {place}, where all are {scores[0]}. "
+            "Check the label column, or read more rows."
+        )
+
+
+# GLUE prediction tables, for classes and for numbers: the columns index, from 0, and prediction.
+
+COLUMNS = ("index", "prediction")
+
+
+def format_glue_table(values: Iterable[Any]) -> str:
+    """Return values, unchanged, as a GLUE prediction table."""
+    header = "\t".join(COLUMNS)
+    return f"{header}\n" + "".join(f"{index}\t{value}\n" for index, value in enumerate(values))
+
+
+def write_glue_table(path: str | Path, values: Iterable[str | float]) -> None:
+    """Write labels or numbers unchanged; `glue.write_glue_submission` checks which ones GLUE accepts.
+
+    Raises:
+        ValueError: a label contains a tab or a line end.
+    """
+    written = [str(value) for value in values]
+    for index, value in enumerate(written):
+        if any(mark in value for mark in "\t\r\n"):
+            raise ValueError(
+                f"Prediction {index}: a column holds no tab or line end. Received: {abridge([repr(value)])}. "
+                "Write the predictions as lines of JSON."
+            )
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
+        file.write(format_glue_table(written))
+
+
+def walk_glue_table(path: str | Path) -> Iterator[tuple[str, str]]:
+    """Yield the location of each prediction of a table, for messages, and its text.
+
+    Raises:
+        ValueError: the file is not such a table, or its rows are out of order; the message names file and row.
+    """
+    for count, (row, (index, value)) in enumerate(read_rows(path, list(COLUMNS), header=True, num_labels=0)):
+        place = f"{path}, row {row}"
+        if index != str(count):
+            raise ValueError(
+                f"{place}: the column `index` must count the rows from 0. Received: {abridge([index])}, not {count}. "
+                "Predict the whole test table, in its order."
+            )
+        yield place, value
+
+
+def read_glue_table(path: str | Path, convert: Callable[[str], Any]) -> list[Any]:
+    """Return the predictions of a table, in order.
+
+    Args:
+        convert: converts a text of the table to a prediction; `float` for numbers.
+    Raises:
+        ValueError: as for `walk_glue_table`, or a prediction cannot be converted.
+    """
+    found = []
+    for place, value in walk_glue_table(path):
+        try:
+            found.append(convert(value))
+        except ValueError:
+            raise ValueError(f"{place}: must be a number. Received: {value!r}. Correct it.") from None
+    return found

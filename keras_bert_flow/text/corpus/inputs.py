@@ -1,13 +1,163 @@
 """Find and open corpus files, of any supported format and compression."""
 
+import bz2
+import glob
+import io
+import lzma
 import os
 import re
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
 
-from keras_bert_flow.text.corpus.storage import LOCAL, Storage, is_remote
-from keras_bert_flow.text.corpus.unpacking import PACKED_SUFFIXES, unpack
+from keras_bert_flow.files.outputs import is_output
+from keras_bert_flow.files.paths import find_address
+
+# Storage of corpus files: find and open them on local disks, or elsewhere through a storage that is passed in.
+
+
+class Storage(Protocol):
+    """A place that holds files. It is sent to workers, so it must be picklable."""
+
+    def find(self, pattern: str, suffixes: tuple[str, ...]) -> list[str]:
+        """Return the files that match a name or a glob; for a folder, those below it with one of the suffixes."""
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading its bytes as stored, with `readline` and `seek`.
+
+        Raises:
+            OSError: it does not exist, or may not be read.
+        """
+
+    def is_output(self, folder: str) -> bool:
+        """Return whether a folder holds what this project made; see `outputs.is_output`."""
+
+    def find_state(self, path: str) -> str | None:
+        """Return what changes with the content of a remote file, such as its size and time; None if that is unknown."""
+
+    def find_version(self, path: str) -> str | None:
+        """Return the state of a remote file; None if it may change again without another one."""
+
+
+class LocalStorage:
+    """The local disks."""
+
+    def find(self, pattern: str, suffixes: tuple[str, ...]) -> list[str]:
+        if is_remote(pattern):
+            raise ValueError(f"A path with :// needs Apache Beam's filesystems. Received: {pattern}. Copy it here.")
+        if Path(pattern).is_dir():
+            folders = os.walk(pattern, onerror=_refuse_folder)  # glob would skip what it may not list
+            below = (Path(folder, name) for folder, _, names in folders for name in names if name.endswith(suffixes))
+            return [str(path) for path in below if path.is_file()]
+        names = [pattern] if Path(pattern).is_file() else glob.glob(pattern, recursive=True)  # a name may have brackets
+        return [path for path in names if Path(path).is_file()]
+
+    def open(self, path: str) -> BinaryIO:
+        return open(path, "rb")
+
+    def is_output(self, folder: str) -> bool:
+        return is_output(Path(folder))
+
+    def find_state(self, path: str) -> str | None:
+        return None
+
+    def find_version(self, path: str) -> str | None:
+        return None
+
+
+LOCAL = LocalStorage()
+
+
+def _refuse_folder(error: OSError) -> None:
+    raise ValueError(
+        f"A folder of a corpus must be readable. Received: {error.filename}: {error.strerror}. Fix it or name others."
+    )
+
+
+def is_remote(path: str) -> bool:
+    """Return whether a path is remote, such as gs:// or s3://; ValueError if it holds a password."""
+    return "://" in path and find_address(path) is not None
+
+
+# Decompress gzip, bzip2, xz and Zstandard streams while reading, and detect truncated files.
+#
+# The readers of the standard library end silently after a bzip2 or xz stream that is followed by damage, that of
+# `zstandard` after a truncated one; a corpus that lost its second half this way would go unnoticed.
+
+PACKED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+_PIECE_BYTES = 512  # expands to at most about 20 MB, even in a decompression bomb
+_BUFFER_BYTES = 1 << 16
+_XZ_BYTES = 256 << 20  # most memory of the decoder; `xz -9` takes 65 MB
+_PADDED = (".gz", ".xz")  # zeros may be between or after streams
+
+
+def unpack(packed: BinaryIO, suffix: str) -> BinaryIO:
+    """Return a reader of the decompressed bytes of one or more concatenated streams; closing it closes `packed`.
+
+    Args:
+        packed: the file as stored.
+        suffix: one of PACKED_SUFFIXES.
+    Raises:
+        EOFError, OSError, ValueError: on reading, if the file is truncated or damaged.
+    """
+    return io.BufferedReader(_Unpacking(packed, suffix), _BUFFER_BYTES)
+
+
+class _Unpacking(io.RawIOBase):
+    def __init__(self, packed: BinaryIO, suffix: str):
+        super().__init__()
+        self._packed, self._padded = packed, suffix in _PADDED
+        self._start = _find_decoder(suffix)
+        self._decoder = self._start()
+        self._ready = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        if not self.closed:
+            self._packed.close()
+        super().close()
+
+    def readinto(self, buffer) -> int:
+        while not self._ready and (piece := self._next_piece()):
+            try:
+                self._ready = memoryview(self._decoder.decompress(piece))
+            except Exception as error:  # each library has its own class
+                raise ValueError(str(error)) from error
+        taken = min(len(buffer), len(self._ready))
+        buffer[:taken] = self._ready[:taken]
+        self._ready = self._ready[taken:]
+        return taken
+
+    def _next_piece(self) -> bytes:
+        """Return compressed bytes for the decoder, which is new after the end of a stream; none after the last one."""
+        if not self._decoder.eof:
+            piece = self._packed.read(_PIECE_BYTES)
+            if not piece:
+                raise EOFError("it ends too early")
+            return piece
+        piece = self._decoder.unused_data or self._packed.read(_PIECE_BYTES)
+        while piece and self._padded and not (piece := piece.lstrip(b"\0")):
+            piece = self._packed.read(_PIECE_BYTES)
+        if piece:
+            self._decoder = self._start()
+        return piece
+
+
+def _find_decoder(suffix: str) -> Callable[[], Any]:
+    if suffix == ".gz":
+        return lambda: zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+    if suffix == ".bz2":
+        return bz2.BZ2Decompressor
+    if suffix == ".xz":
+        return lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_BYTES)
+    import zstandard  # comes with Apache Beam
+
+    return lambda: zstandard.ZstdDecompressor().decompressobj()
+
 
 PARQUET = ".parquet"  # compresses its columns itself
 LINE_SUFFIXES = (".txt", ".jsonl")

@@ -1,10 +1,138 @@
 """Read one text column of a Parquet file, a few rows at a time; it loads at least a page, usually a megabyte."""
 
-from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, BinaryIO
 
 from keras_bert_flow.text.corpus.inputs import whole_file
-from keras_bert_flow.text.corpus.parquet_footer import ColumnChunk, read_chunks
+
+# Read the sizes of a column from the footer of a Parquet file.
+#
+# PyArrow's own objects for these sizes abort the process if a footer contradicts itself: the C++ exception crosses a
+# function that Cython does not guard. Its data readers do raise.
+#
+# Source: Apache Parquet format, parquet.thrift (`FileMetaData`); Apache Thrift, thrift-compact-protocol.md.
+
+MAGIC_BYTES = LENGTH_BYTES = 4  # the file ends with the length of the footer and `PAR1`
+_TRUE, _FALSE, _BYTE, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = 1, 2, 3, 7, 8, 9, 10, 11, 12
+_INTEGERS = (4, 5, 6)  # of 16, 32 and 64 bits
+_DEEPEST = 32  # nested structures; Parquet's schema needs 7
+# Field numbers in parquet.thrift.
+_ROW_GROUPS, _COLUMNS, _COLUMN_METADATA = 4, 1, 3
+_PATH, _UNPACKED, _PACKED, _DATA_PAGE, _DICTIONARY_PAGE = 3, 6, 7, 9, 11
+
+
+@dataclass(frozen=True)
+class ColumnChunk:
+    """The part of a column in one row group.
+
+    Attributes:
+        packed: bytes in the file.
+        unpacked: bytes without compression.
+        packed_dictionary: bytes of the dictionary page in the file; 0 without one.
+    """
+
+    packed: int
+    unpacked: int
+    packed_dictionary: int
+
+
+def read_chunks(file: BinaryIO, name: str) -> list[ColumnChunk]:
+    """Return the chunks of the column `name`, in the order of the row groups; the file position is restored.
+
+    A nested column has a chunk for each of its parts.
+
+    Raises:
+        ValueError: the footer is not that of a Parquet file.
+    """
+    place = file.tell()
+    file.seek(-MAGIC_BYTES - LENGTH_BYTES, io.SEEK_END)
+    length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+    file.seek(-MAGIC_BYTES - LENGTH_BYTES - length, io.SEEK_END)
+    footer = file.read(length)
+    file.seek(place)
+    try:
+        groups = _Reader(footer).read_struct()[_ROW_GROUPS]
+        columns = [column[_COLUMN_METADATA] for group in groups for column in group[_COLUMNS]]
+        return [_to_chunk(column) for column in columns if column[_PATH][0] == name.encode()]
+    except (IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"its footer is no description of a file ({error})") from error
+
+
+def _to_chunk(column: dict[int, Any]) -> ColumnChunk:
+    dictionary = column.get(_DICTIONARY_PAGE) or column[_DATA_PAGE]  # 0 means none as well
+    return ColumnChunk(column[_PACKED], column[_UNPACKED], max(0, column[_DATA_PAGE] - dictionary))
+
+
+class _Reader:
+    """Reader of values in the compact protocol; a structure is a dictionary by field number."""
+
+    def __init__(self, content: bytes):
+        self._content, self._at, self._depth = content, 0, 0
+
+    def read_struct(self) -> dict[int, Any]:
+        self._depth += 1
+        if self._depth > _DEEPEST:
+            raise IndexError("nested too deeply")
+        fields, number = {}, 0
+        while header := self._read_byte():
+            step, kind = header >> 4, header & 15
+            number = number + step if step else self._read_integer()
+            fields[number] = kind == _TRUE if kind in (_TRUE, _FALSE) else self._read_value(kind)
+        self._depth -= 1
+        return fields
+
+    def _read_value(self, kind: int) -> Any:
+        if kind in _INTEGERS:
+            return self._read_integer()
+        if kind == _DOUBLE:
+            return self._take(8)
+        readers: dict[int, Callable[[], Any]] = {
+            _TRUE: self._read_byte,  # in a list, where the kind does not hold the value
+            _FALSE: self._read_byte,
+            _BYTE: self._read_byte,
+            _BINARY: lambda: self._take(self._read_varint()),
+            _LIST: self._read_list,
+            _SET: self._read_list,
+            _MAP: self._read_map,
+            _STRUCT: self.read_struct,
+        }
+        return readers[kind]()
+
+    def _read_list(self) -> list[Any]:
+        header = self._read_byte()
+        size = self._read_varint() if header >> 4 == 15 else header >> 4
+        return [self._read_value(header & 15) for _ in range(size)]  # each value takes a byte, so the content bounds it
+
+    def _read_map(self) -> list[tuple[Any, Any]]:
+        size = self._read_varint()
+        kinds = self._read_byte() if size else 0
+        return [(self._read_value(kinds >> 4), self._read_value(kinds & 15)) for _ in range(size)]
+
+    def _read_integer(self) -> int:
+        value = self._read_varint()
+        return (value >> 1) ^ -(value & 1)  # zigzag
+
+    def _read_varint(self) -> int:
+        value = 0
+        for shift in range(0, 70, 7):  # 64 bits
+            byte = self._read_byte()
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+        raise IndexError("a number of more than 64 bits")
+
+    def _read_byte(self) -> int:
+        self._at += 1
+        return self._content[self._at - 1]
+
+    def _take(self, count: int) -> bytes:
+        if count > len(self._content) - self._at:
+            raise IndexError("cut off")
+        self._at += count
+        return self._content[self._at - count : self._at]
+
 
 _ROWS = 64  # in memory at once, unless rows may be long
 _HELD_BYTES = 256 << 20  # of values in memory at once

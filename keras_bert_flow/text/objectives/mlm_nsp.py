@@ -13,17 +13,16 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, SentenceLabel
-from keras_bert_flow.text.objectives.pair_counts import PairEstimate
 from keras_bert_flow.text.objectives.pairs import (
     MISTAKEN,
     SPECIAL_TOKENS,
+    PairEstimate,
     PairPlaces,
     SentencePairs,
     draw_target,
     make_pair_rows,
 )
-from keras_bert_flow.text.pool import Pool, TokenizedDocument
-from keras_bert_flow.text.rows import TokenRows
+from keras_bert_flow.text.rows import Pool, TokenizedDocument, TokenRows
 
 RANDOM_NEXT_SHARE = 0.5
 # Chunks of one sentence always get a random B; where a third of the chunks are such, the share is 2/3.

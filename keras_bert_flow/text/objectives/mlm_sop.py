@@ -14,16 +14,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, SentenceLabel
-from keras_bert_flow.text.objectives.pair_counts import PairEstimate
 from keras_bert_flow.text.objectives.pairs import (
     SPECIAL_TOKENS,
+    PairEstimate,
     PairPlaces,
     SentencePairs,
     draw_target,
     make_pair_rows,
 )
-from keras_bert_flow.text.pool import Pool, TokenizedDocument
-from keras_bert_flow.text.rows import TokenRows
+from keras_bert_flow.text.rows import Pool, TokenizedDocument, TokenRows
 
 SWAPPED_SHARE = 0.5
 PAIRS_PER_CHUNK, LEAST_PAIRS = 1.0, 2.0  # no sentence is used again

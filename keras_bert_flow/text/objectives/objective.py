@@ -3,13 +3,15 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.pool import TokenizedDocument
-from keras_bert_flow.text.rows import TokenRows
+from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.text.masking import MaskedRows, MaskingRule, mask_rows
+from keras_bert_flow.text.rows import TokenizedDocument, TokenRows, keyed_generator
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 ROWS = 1024  # made at once, about 1 MB per matrix; what is drawn depends on it
 MOST_MISTAKEN = 0.01  # of the labels 1, without a remark
@@ -165,3 +167,63 @@ def mistaken_share(label: SentenceLabel, counters: Mapping[str, int]) -> float |
     if not label.mistaken or label.mistaken not in counters:
         return None
     return counters[label.mistaken] / max(1, counters.get(label.counter, 0))
+
+
+# Registry of pre-training objectives.
+
+# name → class, imported on first use, so that an objective needs only its own module
+OBJECTIVES = {
+    "mlm_nsp": "keras_bert_flow.text.objectives.mlm_nsp:NextSentence",
+    "mlm": "keras_bert_flow.text.objectives.mlm:MaskedTokens",
+    "mlm_sop": "keras_bert_flow.text.objectives.mlm_sop:SentenceOrder",
+    "rtd": "keras_bert_flow.text.objectives.rtd:ReplacedTokens",
+}
+DEFAULT = "mlm_nsp"  # for records whose manifest names none
+
+
+def check_joining(name: str, tokenizer: Tokenizer) -> None:
+    """Raise ValueError unless a tokenizer joins two texts as the records of an objective do, with one [SEP] between."""
+    if find_objective(name).has_pairs and tokenizer.separators != 1:
+        raise ValueError(
+            f"Records of pairs must have one separator between two texts. Received: objective={name}, a tokenizer with "
+            f"{tokenizer.separators}. Use the objective mlm."
+        )
+
+
+@cache
+def find_objective(name: str) -> Objective:
+    """Return an objective by its name, one of `OBJECTIVES`.
+
+    Raises:
+        ValueError: there is no such objective.
+    """
+    if name not in OBJECTIVES:
+        raise ValueError(f"An objective must be one of {', '.join(OBJECTIVES)}. Received: {name!r}. Use one of these.")
+    return load_by_name(OBJECTIVES[name])()
+
+
+# Build masked pre-training instances from a pool of documents.
+
+
+@dataclass(frozen=True)
+class Instances:
+    """Masked instances; see `TokenRows` and `MaskedRows` for the matrices."""
+
+    rows: TokenRows
+    masked: MaskedRows
+
+
+def build_instances(
+    documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule, seed: int
+) -> Iterator[Instances]:
+    """Make the instances of a pool, ROWS at a time, as a pure function of the documents, their order and the arguments.
+
+    Args:
+        documents: all different.
+        copies: times each document is used, with other pairs or cuts, and other masks.
+        rule: how instances are made.
+        seed: seed of every random choice.
+    """
+    rng = keyed_generator(seed, "masks", *(document.id for document in documents))
+    for rows in find_objective(rule.objective).make_rows(documents, copies, rule, seed):
+        yield Instances(rows, mask_rows(rows.token_ids, rows.lengths, rule.masking, rng))

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert_flow.text.objectives.mlm import MaskedTokens
 from keras_bert_flow.text.objectives.objective import Batch, Features
-from keras_bert_flow.text.randomness import keyed_generator
+from keras_bert_flow.text.rows import keyed_generator
 
 DRAWS = "replacement_draws"
 

@@ -7,7 +7,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, normalizers
 from tokenizers.models import WordLevel
 
-from keras_bert_flow.terminal import abridge
+from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.text.tokenizers.normalization import replace_surrogates
 
 FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
 from keras_bert_flow.text.tokenizers.settings import (
     ADDED_TOKENS,

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.terminal import abridge
+from keras_bert_flow.console.terminal import abridge
+from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.text.tokenizers.added import AddedPiece, WordRules
 from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES

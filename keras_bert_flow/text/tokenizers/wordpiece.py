@@ -19,8 +19,7 @@ from keras_bert_flow.text.tokenizers.normalization import (
     clean_text,
     normalize_text,
 )
-from keras_bert_flow.text.tokenizers.offsets import encode_with_offsets
-from keras_bert_flow.text.tokenizers.tokenizer import Offsets, Tokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Offsets, Tokenizer, encode_with_offsets
 from keras_bert_flow.text.vocabulary.vocab_file import (
     CONTINUATION,
     SPECIAL_PIECES,

@@ -1,22 +1,234 @@
 """Learn a WordPiece vocabulary from word counts, deterministically."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from keras_bert_flow.text.rows import as_fraction, keyed_numbers
 from keras_bert_flow.text.tokenizers.normalization import is_han, is_punctuation
 from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
-from keras_bert_flow.text.vocabulary.candidates import Candidates, find_candidates
-from keras_bert_flow.text.vocabulary.greedy import (
-    Encoding,
-    count_tokens,
-    count_uses,
-    encode_greedily,
-    find_gains,
-    find_losses,
-)
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES
+
+# Candidate pieces of a vocabulary: frequent substrings of counted words, and all of their positions.
+
+MAX_PIECE_CHARACTERS = 50
+_MIN_COUNT = 2  # a longer piece seen once would save tokens of the text it was learnt from, but hardly any elsewhere
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Words laid end to end, each followed by a gap of one position, and the pieces that could cover them.
+
+    Attributes:
+        text: the words, with NUL in each gap.
+        starts: int, (words,). Position of each word's first character.
+        from_the_end: for 1, 2, ... characters to the end of the word, the positions where that many remain, int.
+        occurrences: float, (places,). Count of the word at each position.
+        matches: for each length 1, 2, ... (places, pieces): where a candidate of this length begins, and which one.
+            Candidates are numbered by length.
+        counts: float, (candidates,). Occurrences of each.
+        lengths: int, (candidates,). Characters of each, without `##`.
+        examples: int, (candidates,). A position where each begins.
+    """
+
+    text: str
+    starts: np.ndarray
+    from_the_end: list[np.ndarray]
+    occurrences: np.ndarray
+    matches: list[tuple[np.ndarray, np.ndarray]]
+    counts: np.ndarray
+    lengths: np.ndarray
+    examples: np.ndarray
+
+    def name(self, piece: int) -> str:
+        """Return a candidate as written in a vocabulary."""
+        place = self.examples[piece]
+        characters = self.text[place : place + self.lengths[piece]]
+        return characters if place == 0 or self.text[place - 1] == "\0" else CONTINUATION + characters
+
+    def keep(self, is_kept: np.ndarray) -> "Candidates":
+        """Return these words with fewer candidates; `is_kept` is bool, (candidates,)."""
+        numbers = (np.cumsum(is_kept) - 1).astype(np.int32)
+        matches = []
+        for places, pieces in self.matches:
+            stays = is_kept[pieces]
+            matches.append((places[stays], numbers[pieces[stays]]))
+        kept = {name: getattr(self, name)[is_kept] for name in ("counts", "lengths", "examples")}
+        return replace(self, matches=matches, **kept)
+
+
+def find_candidates(word_counts: Mapping[str, int]) -> Candidates:
+    """Return each character, and each longer substring that occurs twice and is not always part of one longer.
+
+    What begins a word and what continues one are different candidates. A substring that the same character always
+    follows is left out, since the longer one covers more at the same positions; so is one of over 50 characters.
+    A trie is walked down from all positions at once, one level for each length: time and memory grow with the positions
+    at which frequent substrings begin, not with the square of a word's length.
+
+    Args:
+        word_counts: count of each word; no word is empty or contains NUL. Their order has no effect.
+    """
+    words = sorted(word_counts)
+    lengths = np.array([len(word) for word in words], np.int64)
+    ends = np.cumsum(lengths + 1)
+    starts = ends - lengths - 1
+    text = "\0".join([*words, ""])
+    remaining = (np.repeat(ends - 1, lengths + 1) - np.arange(len(text))).astype(np.int32)
+    occurrences = np.repeat(np.array([word_counts[word] for word in words], np.float64), lengths + 1)
+    levels, is_covered = _walk_down(text, starts, remaining, occurrences)
+    counts = [level.counts for level in levels]
+    numbers = np.cumsum([0, *map(len, counts)])
+    everything = Candidates(
+        text=text,
+        starts=starts,
+        from_the_end=_group(remaining),
+        occurrences=occurrences,
+        matches=[(level.places, level.nodes + np.int32(first)) for level, first in zip(levels, numbers, strict=False)],
+        counts=np.concatenate([np.zeros(0), *counts]),
+        lengths=np.repeat(np.arange(1, len(levels) + 1), np.diff(numbers)),
+        examples=np.concatenate([np.zeros(0, np.int64), *(level.examples for level in levels)]),
+    )
+    return everything.keep(~np.concatenate([np.zeros(0, bool), *is_covered]))
+
+
+def _group(remaining: np.ndarray) -> list[np.ndarray]:
+    """Return the positions by how many characters remain, without those of gaps."""
+    order = np.argsort(remaining, kind="stable").astype(np.int32)
+    bounds = np.searchsorted(remaining[order], np.arange(1, remaining.max(initial=0) + 2))
+    return [order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+
+
+class _Level(NamedTuple):
+    """The nodes of one depth of the trie, numbered from 0."""
+
+    places: np.ndarray
+    nodes: np.ndarray  # the node of each of these places
+    counts: np.ndarray  # (nodes,)
+    examples: np.ndarray  # (nodes,), a position of each
+
+
+def _walk_down(
+    text: str, starts: np.ndarray, remaining: np.ndarray, occurrences: np.ndarray
+) -> tuple[list[_Level], list[np.ndarray]]:
+    """Return the levels of the trie, and for each level which of its nodes are covered by one child."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    alphabet, characters = np.unique(codes, return_inverse=True)
+    is_start = np.zeros(len(text), np.int64)
+    is_start[starts] = 1
+    places = np.flatnonzero(remaining)
+    parents = is_start[places]  # two roots: 0 for continuations, 1 for beginnings of words
+    levels: list[_Level] = []
+    is_covered: list[np.ndarray] = []
+    while len(places) and len(levels) < MAX_PIECE_CHARACTERS:
+        depth = len(levels) + 1
+        keys = parents * len(alphabet) + characters[places + depth - 1]
+        keys, firsts, nodes = np.unique(keys, return_index=True, return_inverse=True)
+        counts = np.bincount(nodes, occurrences[places])
+        if depth > 2:  # characters are never left out
+            above = keys // len(alphabet)
+            is_covered[-1][above[counts == levels[-1].counts[above]]] = True
+        is_kept = (counts >= _MIN_COUNT) | (depth == 1)
+        examples, stays, numbers = places[firsts[is_kept]], is_kept[nodes], np.cumsum(is_kept) - 1
+        places, nodes = places[stays], numbers[nodes[stays]]
+        levels.append(_Level(places.astype(np.int32), nodes.astype(np.int32), counts[is_kept], examples))
+        is_covered.append(np.zeros(len(examples), bool))
+        goes_on = remaining[places] > depth
+        places, parents = places[goes_on], nodes[goes_on]
+    return levels, is_covered
+
+
+# Encode all counted words with the chosen pieces, and compute what each piece saves or would save.
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Greedy longest-match encoding of every word, and of every suffix of a word.
+
+    Attributes:
+        piece: int, (places,). The longest chosen candidate that begins here.
+        longest: int, (places,). Its length in characters; 0 in a gap.
+        second: int, (places,). Length of the next longest; 0 if there is none.
+        tokens: int, (places,). Tokens from here to the end of the word.
+        is_reached: bool, (places,). A token begins here when the whole word is encoded.
+    """
+
+    piece: np.ndarray
+    longest: np.ndarray
+    second: np.ndarray
+    tokens: np.ndarray
+    is_reached: np.ndarray
+
+
+def encode_greedily(candidates: Candidates, is_chosen: np.ndarray) -> Encoding:
+    """Encode every word by greedy longest match.
+
+    Args:
+        candidates: the words and their possible pieces.
+        is_chosen: bool, (candidates,). Every single character must be among the chosen.
+    Source: Wu et al. 2016, arXiv:1609.08144, section 4.1; google-research/bert, `WordpieceTokenizer`.
+    """
+    size = len(candidates.text)
+    piece, longest, second, tokens = (np.zeros(size, np.int32) for _ in range(4))
+    for length, (places, pieces) in enumerate(candidates.matches, 1):
+        matches = is_chosen[pieces]
+        places = places[matches]
+        second[places] = longest[places]
+        longest[places] = length
+        piece[places] = pieces[matches]
+    for places in candidates.from_the_end:
+        tokens[places] = 1 + tokens[places + longest[places]]
+    is_reached = np.zeros(size, bool)
+    places = candidates.starts
+    while len(places):
+        is_reached[places] = True
+        places = places + longest[places]
+        places = places[longest[places] > 0]
+    return Encoding(piece, longest, second, tokens, is_reached)
+
+
+def count_tokens(candidates: Candidates, encoding: Encoding) -> float:
+    """Return the number of tokens of the counted text."""
+    return float(candidates.occurrences[candidates.starts] @ encoding.tokens[candidates.starts])
+
+
+def count_uses(candidates: Candidates, encoding: Encoding) -> np.ndarray:
+    """Return how often each candidate is a token of the counted text, float, (candidates,)."""
+    places = np.flatnonzero(encoding.is_reached)
+    return np.bincount(encoding.piece[places], candidates.occurrences[places], minlength=len(candidates.counts))
+
+
+def find_losses(candidates: Candidates, encoding: Encoding) -> np.ndarray:
+    """Return for each candidate how many more tokens the text would have without it, float, (candidates,).
+
+    It is 0 for candidates that are not used, and may be negative. It is exact except for words that contain a piece
+    twice: the rest of these is counted as it is now.
+    """
+    places = np.flatnonzero(encoding.is_reached & (encoding.second > 0))
+    tokens, longest, second = encoding.tokens, encoding.longest[places], encoding.second[places]
+    weights = candidates.occurrences[places] * (tokens[places + second] - tokens[places + longest])
+    return np.bincount(encoding.piece[places], weights, minlength=len(candidates.counts))
+
+
+def find_gains(candidates: Candidates, encoding: Encoding) -> np.ndarray:
+    """Return for each candidate not chosen how many fewer tokens the text would have with it, float, (candidates,).
+
+    It is 0 for chosen candidates, and may be negative. It is exact except for words that contain a piece twice.
+    """
+    gains = np.zeros(len(candidates.counts))
+    for length, (places, pieces) in enumerate(candidates.matches, 1):
+        would_match = encoding.is_reached[places] & (encoding.longest[places] < length)
+        places, pieces = places[would_match], pieces[would_match]
+        if len(places):
+            tokens, longest = encoding.tokens, encoding.longest[places]
+            weights = candidates.occurrences[places] * (tokens[places + longest] - tokens[places + length])
+            first = pieces.min()  # candidates are numbered by length, so these lie close together
+            sums = np.bincount(pieces - first, weights)
+            gains[first : first + len(sums)] += sums
+    return gains
+
 
 MAX_CJK_CHARACTERS = 8000
 # A piece saves less in other text than it saves here, especially if it is rare. The constants were chosen by learning
@@ -170,3 +382,55 @@ def _least(values: np.ndarray, is_eligible: np.ndarray, number: int) -> np.ndarr
     """Return the `number` eligible indices of the smallest values, smallest first, ties by index."""
     eligible = np.flatnonzero(is_eligible)
     return eligible[np.argsort(values[eligible], kind="stable")[:number]]
+
+
+# Limit the words that a vocabulary is learnt from to the most frequent ones that fit in memory.
+
+MAX_PLACES = (
+    8_000_000  # characters of all words and one more for each; the learner takes about 240 bytes of memory each
+)
+
+# Count of a word → total places of all words with that count
+Histogram = Mapping[int, int]
+
+
+def count_places(word: str) -> int:
+    """Return the places of a word in the learner, 0 for one that it ignores."""
+    return len(word) + 1 if len(word) <= MAX_WORD_CHARACTERS else 0
+
+
+class WordLimit:
+    """Decide which words to keep, as a function of the counts alone, without holding any words in memory.
+
+    The most frequent words are kept, as many as fit. Of those that are as frequent as the first that does not fit, a
+    share is chosen by a digest, so the limit holds on average.
+
+    Args:
+        histogram: histogram of all words.
+        most: places of the words to keep.
+    """
+
+    def __init__(self, histogram: Histogram, most: int):
+        self._find_number = keyed_numbers("words kept")
+        self._least, self._share = 0, 1.0  # occurrences of the rarest words kept, and the share kept of those
+        left = most
+        for count in sorted(histogram, reverse=True):
+            if histogram[count] > left:
+                self._least, self._share = count, left / histogram[count]
+                break
+            left -= histogram[count]
+
+    def __call__(self, word: str, count: int) -> bool:
+        """Return whether to keep a word with this count."""
+        if count != self._least:
+            return count > self._least
+        return as_fraction(self._find_number(word.encode())) < self._share
+
+
+def add_histograms(histograms: Iterable[Histogram]) -> dict[int, int]:
+    """Add up histograms."""
+    total: dict[int, int] = {}
+    for histogram in histograms:
+        for count, places in histogram.items():
+            total[count] = total.get(count, 0) + places
+    return total

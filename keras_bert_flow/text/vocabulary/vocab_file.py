@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from keras_bert_flow.text.encodings import suggest_conversion
+from keras_bert_flow.text.corpus.lines import suggest_conversion
 
 VOCABULARY_FILE = "vocab.txt"  # its name in every folder that has one
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -11,33 +11,60 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.artifacts import removed_on_leaving
-from keras_bert_flow.backends.compilations import keeping_compilations
-from keras_bert_flow.command_time import stage_seconds
+from keras_bert_flow.backends.steps import keeping_compilations
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.precision import resolve_precision
+from keras_bert_flow.console.job_progress import stage_seconds, told_if_long
 from keras_bert_flow.conversion.adapters import check_whole
-from keras_bert_flow.conversion.directory_files import read_json
-from keras_bert_flow.conversion.hf_config import read_shape
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.input_states import hold
-from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.local_paths import check_local
-from keras_bert_flow.precision_choice import resolve_precision
-from keras_bert_flow.records.publish import Contents, publish
-from keras_bert_flow.stages.digests import folder_digest
-from keras_bert_flow.stages.finetuning import FINETUNING, finetuning_key
-from keras_bert_flow.stages.pretraining import INITIAL
+from keras_bert_flow.conversion.directory_files import read_json, read_shape
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.files.documents import read_json_object
+from keras_bert_flow.files.inputs import hold
+from keras_bert_flow.files.paths import check_local
+from keras_bert_flow.results.artifacts import removed_on_leaving
+from keras_bert_flow.results.publishing import Contents, publish
+from keras_bert_flow.results.stages.digests import folder_digest
+from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_key
+from keras_bert_flow.results.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.training.finetuning.grid import GRIDS, list_points, search_grid
-from keras_bert_flow.training.finetuning.label_counts import FOLDER as LABEL_COUNTS
-from keras_bert_flow.training.finetuning.label_counts import list_label_counts, train_label_counts
-from keras_bert_flow.training.finetuning.random_baseline import REUSED, reuse_baseline, with_random_training
-from keras_bert_flow.training.finetuning.task_data import TaskData, read_task_data, write_unreachable
+from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
+from keras_bert_flow.training.finetuning.grid import FOLDER as LABEL_COUNTS
+from keras_bert_flow.training.finetuning.grid import (
+    GRIDS,
+    REUSED,
+    list_label_counts,
+    list_points,
+    reuse_baseline,
+    search_grid,
+    train_label_counts,
+    with_random_training,
+)
+from keras_bert_flow.training.finetuning.task_data import (
+    TaskData,
+    fetch_tables,
+    read_task_data,
+    read_training,
+    write_unreachable,
+)
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, RUN_FILE, TaskRuns
-from keras_bert_flow.training.finetuning.task_tables import fetch_tables
 from keras_bert_flow.training.finetuning.trained_part import check_trained_part
-from keras_bert_flow.training.finetuning.word_score import score_word_baseline
 from keras_bert_flow.training.precision import arithmetic
+
+# Score of the TF-IDF baseline, for model cards.
+#
+# It is separate from `task_data`, which every command imports: scikit-learn takes longer to load than everything else.
+
+
+def score_word_baseline(config: PipelineConfig, data: TaskData) -> float | None:
+    """Return the main metric on the dev table of TF-IDF with a linear model, fitted on the training table.
+
+    The report computes the same. None if the kind of task has no such baseline.
+    """
+    task, training = data.task, read_training(config, data.task)[0]
+    with told_if_long(f"Fitting TF-IDF and a linear model to {len(training):,} examples, for the cards"):
+        answers = answer_from_words(task, training, {"dev": data.dev_examples}, config.seed)
+    return None if answers is None else task.score(data.dev_examples, answers.predictions["dev"])[task.main_metric]
+
 
 _logger = logging.getLogger(__name__)
 

@@ -3,20 +3,26 @@
 import gc
 import itertools
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.artifacts import write_atomically
-from keras_bert_flow.config.finetuning import GridConfig
+from keras_bert_flow.config.finetuning import MERGED, GridConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.json_documents import read_json_object
+from keras_bert_flow.files.documents import read_json_object
+from keras_bert_flow.results.artifacts import canonical_json, content_key, write_atomically
+from keras_bert_flow.results.manifest import check_folder, read_manifest
 from keras_bert_flow.tasks.core.metrics import summarise_runs
 from keras_bert_flow.tasks.core.task import Task
-from keras_bert_flow.training.finetuning.task_runs import MODEL, PRETRAINED, RANDOM, TaskRuns
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+from keras_bert_flow.training.finetuning.task_data import TaskData, read_training
+from keras_bert_flow.training.finetuning.task_runs import MODEL, PRETRAINED, RANDOM, RUN_FILE, TaskRuns
+from keras_bert_flow.training.loop.identity import REVISION, drop_earlier
+from keras_bert_flow.training.loop.logs import read_log
 
 # Start → folder of the grid points; with `.json`, their table.
 GRIDS = {PRETRAINED: "grid", RANDOM: "grid-random"}
@@ -123,3 +129,201 @@ def _describe(point: Point, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     score = None if has_failed else summarise_runs([{"score": run["score"]} for run in runs])["score"]
     seconds = None if has_failed else round(sum(run["seconds"] for run in runs), 1)
     return {"name": point.name, **asdict(point), "score": score, "seconds": seconds, "runs": list(runs)}
+
+
+# Learning curve: train a task on subsets of its labels, from both starts, since pre-training helps most with few.
+
+FOLDER, CURVE_FILE = "label-counts", "label-counts.json"
+# Maximum epochs on few examples, by head start: a random head needs many (Mosbach et al. 2021, arXiv:2006.04884); a
+# fitted head is past its best by then (docs/results.md, "On SST-2, from 64 MB of film reviews").
+FEW_LABELS_EPOCHS = {"random": 20, "probe": 5}
+
+MakeRuns = Callable[[PipelineConfig, TaskData], TaskRuns]
+
+
+def with_labels(config: PipelineConfig, count: int, rows: int) -> PipelineConfig:
+    """Return the configuration of runs on the first `count` of `rows` examples.
+
+    They have the same number of steps as with all rows, up to `FEW_LABELS_EPOCHS` epochs. With the same number of
+    epochs, runs with the fewest labels would have the fewest steps.
+    """
+    settings = config.finetuning
+    most = FEW_LABELS_EPOCHS[settings.head_start]
+    epochs = max(settings.epochs, min(most, settings.epochs * rows // count))
+    changes = {"epochs": epochs, "max_train_examples": count, "grid": None}
+    return config.model_copy(update={"finetuning": settings.model_copy(update=changes)})
+
+
+def list_label_counts(config: PipelineConfig) -> list[int]:
+    """Return the numbers of labels below all of them, the fewest first."""
+    return sorted(count for count in config.finetuning.label_counts or () if count != "all")
+
+
+def train_label_counts(
+    starts: Mapping[str, PipelineConfig],
+    tokenizer: Tokenizer,
+    data: TaskData,
+    work: Path,
+    make_runs: MakeRuns,
+) -> None:
+    """Train each start once per seed on each number of labels, and write `label-counts.json`.
+
+    It holds kind, main_metric and rows, the fewest labels first. Each row has labels, epochs and runs: start → a list
+    of seed, score, dev_scores (of each evaluation), seconds, and failure if a run met NaN or infinity. The last row has
+    the runs on all labels, those in `<start>/seed-<n>/`. For the others, `label-counts/<labels>/<start>/seed-<n>/`
+    keeps `run.json` and the log, but no model.
+
+    Args:
+        starts: start → the configuration of its runs on all labels, which are already trained.
+        tokenizer: of the model.
+        data: all data of the task.
+        work: folder of the runs.
+        make_runs: makes the runs of a configuration on given data.
+    """
+    first = next(iter(starts.values()))
+    settings, examples = first.finetuning, read_training(first, data.task)[0]
+    rows = []
+    for count in list_label_counts(next(iter(starts.values()))):
+        features = data.task.encode(tokenizer, examples[:count], settings.sequence_length)
+        few, folder = replace(data, train=features), work / FOLDER / str(count)
+        counted = {start: with_labels(config, count, len(examples)) for start, config in starts.items()}
+        found = {}
+        for start, config in counted.items():
+            runs = make_runs(config, few)
+            name = f"{count:,} labels, "
+            found[start] = [_train(runs, folder / start, start, seed, data, name) for seed in config.finetuning.seeds]
+            del runs
+            gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
+        rows.append({"labels": count, "epochs": _epochs(counted), "runs": found})
+    everything = {
+        start: [_describe_counts(work / start / f"seed-{seed}", data) for seed in config.finetuning.seeds]
+        for start, config in starts.items()
+    }
+    rows.append({"labels": len(examples), "epochs": _epochs(starts), "runs": everything})
+    curve = {"kind": data.task.kind, "main_metric": data.task.main_metric, "rows": rows}
+    write_atomically(work / CURVE_FILE, json.dumps(curve, indent=1).encode())
+
+
+def _train(runs: TaskRuns, folder: Path, start: str, seed: int, data: TaskData, prefix: str) -> dict[str, Any]:
+    place = folder / f"seed-{seed}"
+    runs.finish(place, start, seed, may_fail=True, prefix=prefix)
+    shutil.rmtree(place / MODEL, ignore_errors=True)  # only its scores are needed
+    return _describe_counts(place, data)
+
+
+def _describe_counts(folder: Path, data: TaskData) -> dict[str, Any]:
+    run, field = read_json_object(folder / RUN_FILE), f"dev_{data.task.main_metric}"
+    found = {name: run[name] for name in ("seed", "score", "seconds", "failure") if name in run}
+    return found | {"dev_scores": [line[field] for line in read_log(folder) if field in line]}
+
+
+def _epochs(starts: Mapping[str, PipelineConfig]) -> dict[str, int]:
+    return {start: config.finetuning.epochs for start, config in starts.items()}
+
+
+# The random-weights baseline: trained until it stops improving, once for all models of one shape.
+
+WEIGHTS = ".safetensors"
+# Settings of `finetuning` that decide which runs there are, not what one is; and those that a grid chooses.
+ABOUT_OTHERS = ("seeds", "compare_random", "compare_initial", "label_counts")
+REUSED = "reused_from"  # field of `run.json`
+CHOSEN = ("learning_rate", "epochs", "batch_size", "accumulate_batches")
+
+_logger = logging.getLogger(__name__)
+
+
+def with_random_training(config: PipelineConfig) -> PipelineConfig:
+    """Return the configuration of runs from random weights.
+
+    They learn more slowly than pre-trained weights, so the number of fine-tuning epochs would not suffice. They have up
+    to `random_max_epochs`, stop when neither the dev score nor the dev loss has improved for `random_patience_epochs`,
+    and publish the model with the best dev score, which errs in their favour. All their weights are trained, since
+    frozen random weights would be no baseline. All other settings are those of the pre-trained model. With a grid, all
+    of its learning rates and batch sizes are tried as well.
+    """
+    settings = config.finetuning
+    epochs = max(settings.random_max_epochs, *(settings.grid.epochs if settings.grid else (settings.epochs,)))
+    grid = settings.grid and settings.grid.model_copy(update={"epochs": (epochs,)})
+    changes = {"epochs": epochs, "patience_epochs": settings.random_patience_epochs, "publish": "best", "grid": grid}
+    changes |= {"frozen_layers": None, "lora_rank": None, "lora_output": MERGED}
+    return config.model_copy(update={"finetuning": settings.model_copy(update=changes)})
+
+
+def baseline_key(identity: Mapping[str, Any]) -> str:
+    """Return the content key of runs from random weights, of whose model everything but the weights counts.
+
+    Args:
+        identity: see `finetuning_identity`.
+    """
+    facts = json.loads(canonical_json(identity))
+    settings, files = facts.pop("finetuning"), facts.pop("model")
+    left_out = {*ABOUT_OTHERS, *CHOSEN} - {"seeds"} if settings["grid"] else {*ABOUT_OTHERS}
+    facts |= {"finetuning": {name: value for name, value in settings.items() if name not in left_out}}
+    files = {name: digest for name, digest in files.items() if not name.endswith(WEIGHTS)}
+    return content_key("random baseline", facts, files, facts[REVISION])
+
+
+def reuse_baseline(config: PipelineConfig, results: Path, work: Path, identity: Mapping[str, Any]) -> None:
+    """Copy the runs from random weights that another result has, so that another pre-training does not repeat them.
+
+    Training them again would give the same bytes. What is damaged is passed over.
+
+    Args:
+        config: of the runs, as `with_random_training` returns it.
+        results: the folder of the published results.
+        work: gets `random/seed-<n>/`; with a grid all of them, `grid-random/` and last of all `grid-random.json`. What
+            is already there stays.
+        identity: of the runs.
+    """
+    key, grid = baseline_key(identity), GRIDS[RANDOM]
+    folders = [f"seed-{seed}" for seed in config.finetuning.seeds]
+    for result in sorted(results.glob("[!.]*")):
+        found = [name for name in folders if _has_key(result, name, key)]
+        if config.finetuning.grid is not None and found != folders:
+            continue
+        wanted = [f"{RANDOM}/{name}" for name in found]
+        if config.finetuning.grid is not None:
+            wanted += [grid, f"{grid}.json"]
+        wanted = [name for name in wanted if not (work / name).exists()]
+        if not wanted or not _is_whole(result):
+            continue
+        for name in wanted:
+            _copy(result, work, name, identity)
+        _logger.info("Runs from random weights are those of %s: %s.", result, ", ".join(wanted))
+
+
+def _has_key(result: Path, name: str, key: str) -> bool:
+    try:
+        identity = read_json_object(result / RANDOM / name / RUN_FILE)["identity"]
+        if REVISION not in identity:  # made by an earlier version; a revision in the manifest then says which it equals
+            identity = drop_earlier(identity) | {REVISION: read_manifest(result).revision}
+        return baseline_key(identity) == key
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+
+
+def _is_whole(result: Path) -> bool:
+    try:
+        check_folder(result, "finetuning")
+    except (OSError, ValueError) as error:
+        _logger.warning("Runs from random weights are trained again, since those of %s are damaged: %s", result, error)
+        return False
+    return True
+
+
+def _copy(result: Path, work: Path, name: str, identity: Mapping[str, Any]) -> None:
+    """Copy a file or a folder whole or not at all; a run gets the identity of those that it is now one of."""
+    part = work / f".{name.replace('/', '-')}.part"
+    if (result / name).is_file():
+        shutil.copyfile(result / name, part)
+    else:
+        shutil.rmtree(part, ignore_errors=True)
+        shutil.copytree(result / name, part)
+    if (part / RUN_FILE).is_file():
+        run = read_json_object(part / RUN_FILE)
+        settings = {name: run["identity"]["finetuning"][name] for name in CHOSEN}
+        now = {**identity, "finetuning": {**identity["finetuning"], **settings}}
+        run |= {"identity": now, REUSED: str(result)}
+        (part / RUN_FILE).write_text(json.dumps(run))
+    (work / name).parent.mkdir(parents=True, exist_ok=True)
+    os.replace(part, work / name)

@@ -13,17 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.artifacts import write_atomically
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.input_states import NOTHING_HELD, InputStates, hold
-from keras_bert_flow.json_documents import read_json_object
-from keras_bert_flow.records.verification import verify
-from keras_bert_flow.tasks.core.cut_texts import CutTexts, describe_cut
-from keras_bert_flow.tasks.core.features import Features
-from keras_bert_flow.tasks.core.repeats import count_repeats
-from keras_bert_flow.tasks.core.shares import describe_shares
-from keras_bert_flow.tasks.core.task import Task
-from keras_bert_flow.tasks.core.unreachable import Unreachable, describe_unreachable
+from keras_bert_flow.files.documents import read_json_object
+from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates, hold
+from keras_bert_flow.files.paths import find_address
+from keras_bert_flow.results.artifacts import write_atomically
+from keras_bert_flow.results.publishing import verify
+from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.tasks.core.metrics import describe_shares
+from keras_bert_flow.tasks.core.task import Features, Task
+from keras_bert_flow.tasks.core.texts import CutTexts, Unreachable, count_repeats, describe_cut, describe_unreachable
 from keras_bert_flow.tasks.formats.rows import NAMED_FIELDS
 from keras_bert_flow.tasks.formats.tables import describe_heading, describe_lookalikes
 from keras_bert_flow.tasks.registry import make_task
@@ -31,7 +30,54 @@ from keras_bert_flow.text.tokenizers.lost_characters import count_lost, describe
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
-from keras_bert_flow.training.finetuning.label_words import check_label_words, describe_left_out, find_label_words
+
+# Label words (verbalizers): the tokens of words that represent the classes of a task.
+
+
+def check_label_words(words: Mapping[str, Sequence[str]] | None, labels: Sequence[str]) -> None:
+    """Raise ValueError unless there are label words for exactly the classes of the task."""
+    if words is not None and set(words) != set(labels):
+        raise ValueError(
+            "`finetuning.label_words` must name the classes of the task. "
+            f"Received: {', '.join(words)}, of {', '.join(labels)}. Give each class its words."
+        )
+
+
+def find_label_words(
+    words: Mapping[str, Sequence[str]] | None, labels: Sequence[str], tokenizer: Tokenizer
+) -> list[list[int]]:
+    """Return the token ids of the label words of each class, in the order of the classes; empty without label words.
+
+    A word that is not a single token is skipped; see `describe_left_out`.
+
+    Raises:
+        ValueError: as for `check_label_words`, or no word of a class is a single token.
+    """
+    check_label_words(words, labels)
+    if words is None:
+        return []
+    found = [_find_whole(words[label], tokenizer) for label in labels]
+    for label, ids in zip(labels, found, strict=True):
+        if not ids:
+            raise ValueError(
+                "`finetuning.label_words` must have a word for each class that the vocabulary has whole. "
+                f"Received: {', '.join(words[label])} for {label!r}. Choose commoner ones."
+            )
+    return found
+
+
+def describe_left_out(words: Mapping[str, Sequence[str]] | None, tokenizer: Tokenizer) -> str | None:
+    """Return a one-line message about the words that `find_label_words` skips; None if it uses all."""
+    left_out = [word for each in (words or {}).values() for word in each if not _find_whole([word], tokenizer)]
+    if not left_out:
+        return None
+    return f"`finetuning.label_words`: {', '.join(left_out)}: not whole in the vocabulary, so not used."
+
+
+def _find_whole(words: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+    encoded = [tokenizer.encode_word(word) for word in words]
+    return [int(ids[0]) for ids in encoded if len(ids) == 1 and ids[0] != tokenizer.unk_id]
+
 
 RARE = 1e-3  # probability below which the order of a table is taken not to be random
 LEAST_ROWS = 10  # 2 ** -10 of random rows are all above the median: about `RARE`
@@ -286,3 +332,32 @@ def _find_order(examples: Sequence[Any], count: int) -> str:
     missing = [name for name in everything if name not in first]
     likely = [name for name in missing if (1 - everything[name] / len(labels)) ** count < RARE / len(everything)]
     return f"no {likely[0]!r} in the first {count:,} rows, of {everything[likely[0]]:,} in the table" if likely else ""
+
+
+# Fetch the tables of a task from remote storage.
+
+
+def fetch_tables(config: PipelineConfig) -> PipelineConfig:
+    """Return a configuration with local paths for the tables of the task and of minimal pairs.
+
+    Remote tables are fetched through the cache; local paths are unchanged. Keys are digests of the bytes, so a table
+    and a remote copy of it are the same input.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: as for `stores.fetching.fetch`.
+    """
+    task, evaluation = config.task, config.evaluation
+    tables: dict[str, Any] = {"train": fetch_table(task.train), "dev": fetch_table(task.dev)}
+    tables["extra_dev"] = {name: fetch_table(path) for name, path in task.extra_dev.items()}
+    pairs = evaluation.minimal_pairs and fetch_table(evaluation.minimal_pairs)
+    return config.model_copy(
+        update={
+            "task": task.model_copy(update=tables),
+            "evaluation": evaluation.model_copy(update={"minimal_pairs": pairs}),
+        }
+    )
+
+
+def fetch_table(path: str) -> str:
+    """Return the local path of a table, fetched if it is remote; errors as for `fetch_tables`."""
+    return str(fetch(path)) if find_address(path) else path

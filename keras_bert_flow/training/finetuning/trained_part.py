@@ -3,9 +3,8 @@
 import math
 from typing import Any
 
-from keras_bert_flow.config.finetuning import ALL, FinetuningConfig
+from keras_bert_flow.config.finetuning import ALL, FinetuningConfig, kind_of
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.tasks import kind_of
 from keras_bert_flow.layers.shape import EncoderShape
 
 COSTS = ("trained_parameters", "parameters", "peak_bytes")  # cost of a run in `run.json`

@@ -1,5 +1,6 @@
 """Callback list for the steps inside `fit`: count them, stop after any of them, call the user's callbacks."""
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -7,9 +8,11 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
+from keras_bert_flow.training.optimizers.schedules import PacedSteps
 
 MAX_STEPS_AHEAD = 4  # steps that the host may run ahead: enough to keep a device busy while batches are read
 
@@ -123,3 +126,112 @@ class StepFollower(keras.callbacks.CallbackList):
 
     def on_train_end(self, logs=None):
         pass
+
+
+# Exclude steps with NaN or infinity from the mean metrics.
+
+
+def keep_metrics_finite(model, is_everywhere: Callable[[Any], Any] = lambda is_finite: is_finite) -> None:
+    """Make the metrics of a compiled model skip a step that would make them NaN or infinite.
+
+    Otherwise a mean would stay NaN for the rest of the interval, although training skipped the step. Keras creates the
+    metrics of single losses when it first gets outputs, so it is called with dummy ones.
+
+    Args:
+        is_everywhere: returns whether a condition holds in all processes: a step skipped in one is skipped in all.
+    """
+    outputs = {name: np.zeros([size or 1 for size in output.shape], "float32") for name, output in model.output.items()}
+    labels = {name: np.zeros(output.shape[:-1], "int32") for name, output in outputs.items()}
+    weights = {name: np.ones(label.shape, "float32") for name, label in labels.items()}
+    model.compute_loss(y=labels, y_pred=outputs, sample_weight=weights)
+    model.reset_metrics()
+    for metric in model.metrics:
+        _keep_finite(metric, is_everywhere)
+
+
+def _keep_finite(metric, is_everywhere) -> None:
+    update = metric.update_state
+
+    def update_state(*arguments, **named):
+        before = {variable.path: ops.copy(variable.value) for variable in metric.variables}
+        update(*arguments, **named)
+        after = metric.variables
+        is_finite = is_everywhere(ops.all(ops.stack([ops.isfinite(variable.value) for variable in after])))
+        for variable in after:  # a newly created one started at 0
+            value = before.get(variable.path, ops.zeros_like(variable.value))
+            variable.assign(ops.where(is_finite, variable.value, value))
+
+    metric.update_state = update_state
+
+
+# End a run within a given time: measure the speed as it goes, and take fewer but longer steps of the schedule.
+
+FIRST_STEPS = 5  # before the first measurement; on jax they include the compilation
+CHECK_SECONDS = 5.0  # between two measurements
+MEMORY_SECONDS = 30.0  # how far back the speed is measured: the load of a machine changes
+RESERVED_SHARE, RESERVED_SECONDS = 0.02, 1.0  # of the time, for what comes after the last step
+
+
+class TimeLimit:
+    """Last step of a run that has to end within a time.
+
+    At each measurement the number of steps that still fit is the time left by the seconds per step. If they are fewer
+    than those left of the schedule, each counts for several of its steps, so that the learning rate still decays to
+    its end. If the machine gets faster, they count for fewer again, but never for less than one.
+
+    Args:
+        seconds: of training and evaluation, including those before a restart.
+        total_steps: of the schedule; a faster machine takes no more.
+        schedule: whose pace is set.
+        least_steps: taken in any case, however long they take.
+        final_evaluations: how many evaluations there are after the last step.
+    """
+
+    def __init__(
+        self,
+        seconds: float,
+        total_steps: int,
+        schedule: PacedSteps,
+        least_steps: int = 0,
+        final_evaluations: int = 1,
+    ):
+        self.last_step = total_steps
+        self._total_steps, self._schedule = total_steps, schedule
+        self._least_steps = min(least_steps, total_steps)
+        self._seconds = seconds * (1 - RESERVED_SHARE) - RESERVED_SECONDS
+        self._measured: list[tuple[int, float]] = []  # (step, seconds elapsed by then) of this process
+        self._final_evaluations, self._evaluation_seconds = final_evaluations, 0.0
+
+    def resume(self, last_step: int) -> None:
+        self.last_step = last_step
+
+    def next_measurement(self, step: int) -> int:
+        """Return the step after which to measure."""
+        seconds = self._find_step_seconds()
+        return step + (FIRST_STEPS if seconds is None else max(1, int(CHECK_SECONDS / seconds)))
+
+    def note_evaluation(self, seconds: float) -> None:
+        """Note the duration of an evaluation, which those after the last step are taken to have."""
+        self._evaluation_seconds = seconds
+
+    def correct(self, step: int, elapsed_seconds: float) -> None:
+        """Set the last step and the pace to what fits; `step` steps took `elapsed_seconds`."""
+        self._measured.append((step, elapsed_seconds))
+        while len(self._measured) > 2 and elapsed_seconds - self._measured[1][1] > MEMORY_SECONDS:
+            del self._measured[0]
+        left = self._seconds - self._final_evaluations * self._evaluation_seconds - elapsed_seconds
+        step_seconds = self._find_step_seconds()
+        if step_seconds is not None or left <= 0:
+            place = self._schedule.find_place(step)
+            fitting = 0 if step_seconds is None or left <= 0 else int(left / step_seconds)
+            steps = min(max(fitting, self._least_steps - step), math.ceil(self._total_steps - place))
+            self.last_step = step + max(0, steps)
+            if steps > 0:
+                self._schedule.set_pace(step, place, (self._total_steps - place) / steps)
+
+    def _find_step_seconds(self) -> float | None:
+        """Return the seconds per step lately; the first measurement, with the compilation, only begins to count."""
+        if len(self._measured) < 2:
+            return None
+        (first, before), (last, after) = self._measured[0], self._measured[-1]
+        return max(1e-6, (after - before) / max(1, last - first))

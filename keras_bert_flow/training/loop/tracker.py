@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.artifacts import write_atomically
-from keras_bert_flow.exit_status import REPORTED
+from keras_bert_flow.console.interrupts import REPORTED
 from keras_bert_flow.own_packages import child_environment
+from keras_bert_flow.results.artifacts import write_atomically
+from keras_bert_flow.training.loop.logs import LOG_FILE
 from keras_bert_flow.training.loop.train import Interrupted
-from keras_bert_flow.training.state.logs import LOG_FILE
 
 ID_FILE = "tracking-id"
 SAFE = "The training is not affected; log.jsonl has every number."

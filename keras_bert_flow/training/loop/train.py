@@ -6,8 +6,12 @@ Infinite data with `steps_per_epoch` keeps TensorFlow from running an extra step
 
 import itertools
 import math
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,15 +19,101 @@ from typing import Any, NoReturn
 import keras
 import numpy as np
 
+from keras_bert_flow.console.interrupts import leave, mute_closed_terminal
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
-from keras_bert_flow.training.loop.callbacks import UserCallbacks
-from keras_bert_flow.training.loop.signals import stop_requests
-from keras_bert_flow.training.loop.steps import StepFollower, Stretch
-from keras_bert_flow.training.loop.tensorboard import EventFile
-from keras_bert_flow.training.loop.time_limit import TimeLimit
+from keras_bert_flow.training.loop.checkpoints import Checkpoints
+from keras_bert_flow.training.loop.logs import EventFile, append_log, rewind_log
+from keras_bert_flow.training.loop.steps import StepFollower, Stretch, TimeLimit
 from keras_bert_flow.training.optimizers.guard import NotFiniteError, check_steps
-from keras_bert_flow.training.state.checkpoints import Checkpoints
-from keras_bert_flow.training.state.logs import append_log, rewind_log
+
+# Handle SIGTERM, SIGHUP and Ctrl-C (SIGINT) by setting a flag that training checks after every step.
+
+NOTICE = b"\nStopping at the next step, with a checkpoint; Ctrl-C again stops at once, without.\n"
+
+
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """Catch SIGTERM, SIGHUP and the first SIGINT and set an event instead of ending; only in the main thread.
+
+    Further SIGTERMs have no effect: schedulers send several, and SIGKILL ends a process at once. SIGHUP, of a terminal
+    that was closed, does the same unless it is ignored (`nohup`); what is written to that terminal from then on is
+    discarded. A second SIGINT raises KeyboardInterrupt, or under `kbf` ends the process; the run can then be resumed
+    from its newest checkpoint. If there is another handler for SIGINT or SIGHUP, it stays in place.
+    """
+    requested = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield requested
+        return
+
+    def note_interrupt(number, frame):
+        if requested.is_set():
+            before[signal.SIGINT](number, frame)
+        requested.set()
+        os.write(2, NOTICE)  # not `print`, which the signal may have interrupted
+
+    def note_hangup(number, frame):
+        requested.set()
+        mute_closed_terminal()
+
+    before: dict[int, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: requested.set())}
+    if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, leave):
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, note_hangup)
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, leave):
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, note_interrupt)
+    try:
+        yield requested
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# Call the user's Keras callbacks in a run whose epochs are the intervals between lines of the log.
+
+
+class UserCallbacks:
+    """The user's callbacks of one run.
+
+    `on_train_begin` and `on_train_end` are called once per process. `on_train_end` is also called if SIGTERM interrupts
+    the run, but not if an error ends it. An epoch is the interval of steps up to the next line of the log, numbered
+    from 0 over the whole run, restarts included. `on_epoch_end` gets that line: `loss` and the other means, and
+    held-out scores if they were due. An interrupted interval begins again, at the batch where it stopped.
+    `on_train_batch_end` gets the mean metrics of the interval so far as scalars of the backend: reading one, for
+    example with `float`, waits for the step and slows training. `model.stop_training = True` ends the run after the
+    step, or after the epoch, as if it had reached its last step.
+
+    The state of callbacks is not saved in checkpoints, and their effect on the model is not in the key of the result.
+
+    Args:
+        callbacks: of the user.
+        model: a compiled model.
+        epochs: number of intervals of the whole run.
+    """
+
+    def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model, epochs: int):
+        self.callbacks, self._model = tuple(callbacks), model
+        for callback in self.callbacks:
+            callback.set_params({"verbose": 0, "epochs": epochs, "steps": None})
+            callback.set_model(model)
+
+    def begin(self) -> None:
+        for callback in self.callbacks:
+            callback.on_train_begin({})
+
+    def begin_epoch(self, epoch: int) -> None:
+        for callback in self.callbacks:
+            callback.on_epoch_begin(epoch, {})
+
+    def end_epoch(self, epoch: int, line: Mapping[str, Any]) -> bool:
+        """Call `on_epoch_end` with a line of the log; return whether a callback ends the run."""
+        self._model.stop_training = False
+        for callback in self.callbacks:
+            callback.on_epoch_end(epoch, dict(line))
+        return self._model.stop_training
+
+    def end(self, line: Mapping[str, Any]) -> None:
+        for callback in self.callbacks:
+            callback.on_train_end(dict(line))
+
 
 UntilStopped = Callable[[Iterable], Iterator]
 

@@ -1,13 +1,97 @@
 """BertAdam, the optimizer of the original BERT: Adam with decoupled weight decay and without bias correction."""
 
+import math
+import re
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.adamw import apply_at_once, step_by_torch
-from keras_bert_flow.backends.processor import is_torch_on_processor
-from keras_bert_flow.training.optimizers.moments import MomentOptimizer
+from keras_bert_flow.backends.memory import is_torch_on_processor
+from keras_bert_flow.backends.optimizers import (
+    apply_at_once,
+    dense_gradients,
+    orthogonalise_together,
+    step_by_torch,
+    step_matrices,
+)
+from keras_bert_flow.backends.products import product_dtype
+from keras_bert_flow.models.defaults import EPSILON, UNDECAYED_NAMES
+
+# Base class of optimizers with two moments, weight decay exclusions and learning rate factors by weight.
+
+
+class MomentOptimizer(keras.optimizers.Optimizer):
+    """Base class of optimizers whose subclasses compute the update direction from two moments of the gradient.
+
+    Keras applies weight decay outside of the update and does not save its exclusions, so decay is part of the direction
+    here. Exclusions and rates are looked up by `variable.path` when the optimizer is built: on TensorFlow the variables
+    of a step have other names.
+
+    Args:
+        learning_rate: a number or a schedule.
+        weight_decay: decoupled decay.
+        beta_1: decay rate of the first moment.
+        beta_2: decay rate of the second moment.
+        epsilon: added to the divisor, to keep the step finite.
+        excluded_names: patterns of the paths without decay.
+        rate_factors: weight path → factor of its learning rate. Default: 1. See `layer_rates`.
+        kwargs: of `keras.optimizers.Optimizer`, such as `global_clipnorm`.
+    """
+
+    def __init__(
+        self,
+        learning_rate,
+        weight_decay=0.01,
+        beta_1=0.9,
+        beta_2=0.999,
+        epsilon=EPSILON,
+        excluded_names=UNDECAYED_NAMES,
+        rate_factors=None,
+        **kwargs,
+    ):
+        super().__init__(learning_rate=learning_rate, **kwargs)
+        self.decay = weight_decay  # `weight_decay` of the base class would be applied a second time
+        self.beta_1 = beta_1
+        self.beta_2 = beta_2
+        self.epsilon = epsilon
+        self.excluded_names = tuple(excluded_names)
+        self.rate_factors = dict(rate_factors or {})
+
+    def build(self, variables):
+        if self.built:
+            return
+        paths = [variable.path for variable in variables]
+        self._rate_factors = tuple(self.rate_factors.get(path, 1.0) for path in paths)
+        self._is_excluded = tuple(any(re.search(name, path) for name in self.excluded_names) for path in paths)
+        super().build(variables)
+        self._momentums, self._velocities = self.add_optimizer_variables(variables, ["momentum", "velocity"])
+
+    def apply(self, grads, trainable_variables=None):
+        return super().apply(dense_gradients(grads), trainable_variables)
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)  # Keras leaves this private method to subclasses
+        momentum, velocity = self._momentums[index], self._velocities[index]
+        gradient = ops.cast(gradient, variable.dtype)
+        self.assign_add(momentum, ops.multiply(ops.subtract(gradient, momentum), 1 - self.beta_1))
+        self.assign_add(velocity, ops.multiply(ops.subtract(ops.square(gradient), velocity), 1 - self.beta_2))
+        rate = ops.cast(learning_rate, variable.dtype) * self._rate_factors[index]
+        direction = self.find_direction(variable, momentum, velocity, self._is_excluded[index])
+        self.assign_sub(variable, ops.multiply(direction, rate))
+
+    def find_direction(self, variable, momentum, velocity, is_excluded):
+        """Return the update direction of a variable, to subtract times the rate; the moments include this step."""
+        raise NotImplementedError
+
+    def find_missing(self, beta, dtype):
+        """Return the bias correction 1 - beta^t at step t, to full precision."""
+        return -ops.expm1(ops.cast(self.iterations + 1, dtype) * math.log(beta))
+
+    def get_config(self):
+        names = ("beta_1", "beta_2", "epsilon", "rate_factors")
+        own = {name: getattr(self, name) for name in names}
+        return super().get_config() | own | {"weight_decay": self.decay, "excluded_names": list(self.excluded_names)}
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -78,3 +162,169 @@ class BertAdam(MomentOptimizer):
 
     def get_config(self):
         return super().get_config() | {"bias_correction": self.bias_correction}
+
+
+# LAMB as published: layer-wise adaptive rates for large batches.
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class Lamb(MomentOptimizer):
+    """LAMB: a weight moves by the rate times its norm, along the bias-corrected Adam direction plus decay.
+
+    Layer norms and biases have no decay and no trust ratio, as in the authors' code. The trust ratio is 1 if the norm
+    of the weight or its direction is 0. `keras.optimizers.Lamb` applies decay outside the ratio and excludes nothing.
+
+    Args:
+        kwargs: see `MomentOptimizer`.
+    Source: You et al. 2020, algorithm 2, with the identity as phi; arXiv:1904.00962.
+    """
+
+    def __init__(self, learning_rate, name="lamb", **kwargs):
+        super().__init__(learning_rate, name=name, **kwargs)
+
+    def find_direction(self, variable, momentum, velocity, is_excluded):
+        mean = ops.divide(momentum, self.find_missing(self.beta_1, variable.dtype))
+        mean_square = ops.divide(velocity, self.find_missing(self.beta_2, variable.dtype))
+        direction = ops.divide(mean, ops.add(ops.sqrt(mean_square), self.epsilon))
+        if is_excluded:
+            return direction
+        direction = ops.add(direction, ops.multiply(variable, self.decay))
+        return ops.multiply(direction, _trust_ratio(_norm(variable), _norm(direction)))
+
+
+def _norm(values):
+    return ops.sqrt(ops.sum(ops.square(values)))
+
+
+def _trust_ratio(weight_norm, direction_norm):
+    is_usable = ops.logical_and(weight_norm > 0, direction_norm > 0)
+    return ops.where(is_usable, weight_norm / ops.where(is_usable, direction_norm, 1.0), 1.0)
+
+
+# Muon for the matrices of the encoder, with AdamW for all other weights.
+
+# Quintic Newton-Schulz iteration, which brings singular values from near 0 to between 0.7 and 1.2 in five steps.
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+ITERATIONS = 5
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class Muon(BertAdam):
+    """Muon for the matrices of the encoder blocks; AdamW for embeddings, heads, biases and layer norms.
+
+    A matrix moves along its Nesterov momentum, orthogonalised so that all singular values are near 1, times
+    sqrt(outputs / inputs) if that is above 1. Query, key and value are treated as three matrices, though they are one
+    variable. `keras.optimizers.Muon` treats them as one, and has no factor between the two learning rates.
+
+    Args:
+        matrices: path → number of heads for a fused query-key-value matrix, whose columns are ordered (heads, 3,
+            head_dim), or 0 for any other matrix. `Backbone.list_matrices` returns those of an encoder.
+        matrix_rate_factor: the learning rate of the matrices, divided by that of all other weights.
+        momentum: decay rate of the momentum of matrices.
+        product_type: `bfloat16` orthogonalises in bfloat16, if the CPU is fast in it; see `product_dtype`.
+        kwargs: see `MomentOptimizer`.
+    Source: Jordan et al. 2024, https://kellerjordan.github.io/posts/muon.
+    """
+
+    def __init__(
+        self,
+        learning_rate,
+        matrices,
+        matrix_rate_factor=20.0,
+        momentum=0.95,
+        product_type="float32",
+        name="muon",
+        **kwargs,
+    ):
+        kwargs["bias_correction"] = True
+        super().__init__(learning_rate, name=name, **kwargs)
+        self.matrices = dict(matrices)
+        self.matrix_rate_factor = matrix_rate_factor
+        self.momentum = momentum
+        self.product_type = product_type
+
+    def build(self, variables):
+        if not self.built:
+            self._is_matrix = tuple(variable.path in self.matrices for variable in variables)
+            self._heads = tuple(self.matrices.get(variable.path, 0) for variable in variables)
+        super().build(variables)
+
+    def step_all(self, given, scale, learning_rate):
+        matrices = [entry for entry in given if self._is_matrix[entry[2]]]
+        super().step_all([entry for entry in given if not self._is_matrix[entry[2]]], scale, learning_rate)
+        if not matrices:
+            return
+        heads = [self._heads[index] for _, _, index in matrices]
+        step_matrices(
+            [variable.value for _, variable, _ in matrices],
+            [gradient for gradient, _, _ in matrices],
+            [self._momentums[index].value for _, _, index in matrices],
+            lambda ahead: self._find_directions(ahead, heads),
+            self.momentum,
+            [learning_rate * self.matrix_rate_factor * self._rate_factors[index] for _, _, index in matrices],
+            self.decay,
+            scale,
+        )
+
+    def _find_directions(self, matrices, heads):
+        parted = [part(matrix, count) if count else matrix for matrix, count in zip(matrices, heads, strict=True)]
+        found = orthogonalise_together(parted, self.product_type, COEFFICIENTS, ITERATIONS)
+        return [join(parts, count) if count else parts for parts, count in zip(found, heads, strict=True)]
+
+    def update_step(self, gradient, variable, learning_rate):
+        index = self._get_variable_index(variable)  # Keras leaves this private method to subclasses
+        if not self._is_matrix[index] or is_torch_on_processor():
+            return super().update_step(gradient, variable, learning_rate)
+        gradient = ops.cast(gradient, variable.dtype)
+        momentum = ops.add(ops.multiply(self._momentums[index], self.momentum), gradient)
+        self.assign(self._momentums[index], momentum)
+        ahead = ops.add(gradient, ops.multiply(momentum, self.momentum))
+        direction = ops.add(self._find_orthogonal(ahead, self._heads[index]), ops.multiply(variable, self.decay))
+        rate = ops.cast(learning_rate, variable.dtype) * (self.matrix_rate_factor * self._rate_factors[index])
+        self.assign_sub(variable, ops.multiply(direction, rate))
+
+    def _find_orthogonal(self, matrix, heads):
+        if not heads:
+            return orthogonalise(matrix, self.product_type)
+        return join(orthogonalise(part(matrix, heads), self.product_type), heads)
+
+    def get_config(self):
+        names = ("matrices", "matrix_rate_factor", "momentum", "product_type")
+        config = super().get_config() | {name: getattr(self, name) for name in names}
+        del config["bias_correction"]
+        return config
+
+
+def part(kernel, heads):
+    """Split a fused query-key-value kernel into (3, inputs, outputs / 3)."""
+    inputs, outputs = kernel.shape
+    parts = ops.reshape(kernel, (inputs, heads, 3, outputs // (3 * heads)))
+    return ops.reshape(ops.transpose(parts, (2, 0, 1, 3)), (3, inputs, outputs // 3))
+
+
+def join(parts, heads):
+    """Join query, key and value to a fused kernel; the inverse of `part`."""
+    _, inputs, outputs = parts.shape
+    parts = ops.reshape(parts, (3, inputs, heads, outputs // heads))
+    return ops.reshape(ops.transpose(parts, (1, 2, 0, 3)), (inputs, 3 * outputs))
+
+
+def orthogonalise(matrices, product_type="float32"):
+    """Orthogonalise matrices: keep their singular vectors, bring singular values near 1, and scale them for a step.
+
+    Args:
+        matrices: float, (..., inputs, outputs).
+        product_type: dtype of the matrix products.
+    Returns:
+        The dtype and shape of `matrices`, times sqrt(outputs / inputs) if that is above 1.
+    """
+    first, second, third = COEFFICIENTS
+    inputs, outputs = matrices.shape[-2:]
+    values = ops.swapaxes(matrices, -1, -2) if inputs > outputs else matrices  # the smaller products
+    values = values / (ops.sqrt(ops.sum(ops.square(values), axis=(-2, -1), keepdims=True)) + 1e-7)
+    values = ops.cast(values, product_dtype(product_type))
+    for _ in range(ITERATIONS):
+        gram = ops.matmul(values, ops.swapaxes(values, -1, -2))
+        values = first * values + ops.matmul(second * gram + third * ops.matmul(gram, gram), values)
+    values = ops.cast(values, matrices.dtype) * max(1.0, outputs / inputs) ** 0.5
+    return ops.swapaxes(values, -1, -2) if inputs > outputs else values

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_flow.backends.adamw import dense_gradients
+from keras_bert_flow.backends.optimizers import dense_gradients
 from keras_bert_flow.backends.values import read_variable
 
 INITIAL_SCALE = 2.0**15

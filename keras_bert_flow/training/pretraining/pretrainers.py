@@ -1,8 +1,7 @@
 """Build a pre-training model from a configuration, and compile it for its devices."""
 
-from keras_bert_flow.config.model import ModelConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.pretraining import PretrainingConfig
+from keras_bert_flow.config.pretraining import ModelConfig, PretrainingConfig
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.defaults import token_loss
@@ -10,13 +9,12 @@ from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.pretraining.registry import find_pretrainer
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.models.with_head import ModelWithHead
-from keras_bert_flow.text.objectives.registry import DEFAULT
-from keras_bert_flow.training.loop.finite_means import keep_metrics_finite
-from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
+from keras_bert_flow.text.objectives.objective import DEFAULT
+from keras_bert_flow.training.loop.steps import keep_metrics_finite
+from keras_bert_flow.training.optimizers.factory import find_rate_factors, make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import DEFAULT_ADVICE
-from keras_bert_flow.training.optimizers.layer_rates import find_rate_factors
 from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
-from keras_bert_flow.training.pretraining.objective_fit import check_objective
+from keras_bert_flow.training.pretraining.fit import check_objective
 
 SKIPPING_ADVICE = f"{DEFAULT_ADVICE} pretraining.non_finite=skip leaves such steps out."
 

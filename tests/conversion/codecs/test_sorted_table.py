@@ -5,10 +5,15 @@ import random
 import pyarrow
 import pytest
 
-from keras_bert_flow.conversion.codecs import sorted_table
-from keras_bert_flow.conversion.codecs.ordered_code import write_number, write_signed, write_text
-from keras_bert_flow.conversion.codecs.snappy import decompress
-from keras_bert_flow.conversion.codecs.sorted_table import read_table, write_table
+from keras_bert_flow.conversion.codecs import tensor_bundle
+from keras_bert_flow.conversion.codecs.tensor_bundle import (
+    decompress,
+    read_table,
+    write_number,
+    write_signed,
+    write_table,
+    write_text,
+)
 
 pytestmark = pytest.mark.any_backend
 
@@ -26,7 +31,7 @@ def test_long_keys_and_files_are_refused(tmp_path, monkeypatch):
     write_table(tmp_path / "table", {b"a" * 70_000: b""})
     with pytest.raises(ValueError, match="a key has 70,000 bytes, over 65,536"):
         read_table(tmp_path / "table")
-    monkeypatch.setattr(sorted_table, "MAX_BYTES", 100)
+    monkeypatch.setattr(tensor_bundle, "MAX_BYTES", 100)
     with pytest.raises(ValueError, match="over 100"):
         read_table(tmp_path / "table")
 

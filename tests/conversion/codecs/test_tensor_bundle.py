@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.conversion.codecs import tensor_bundle
-from keras_bert_flow.conversion.codecs.ordered_code import name_slice
-from keras_bert_flow.conversion.codecs.sorted_table import read_table, write_table
-from keras_bert_flow.conversion.codecs.tensor_bundle import open_bundle, write_bundle
-from keras_bert_flow.records.wire_format import BYTES, FIXED32, VARINT, write_field, write_varint
+from keras_bert_flow.conversion.codecs.tensor_bundle import (
+    name_slice,
+    open_bundle,
+    read_table,
+    write_bundle,
+    write_table,
+)
+from keras_bert_flow.records.example import BYTES, FIXED32, VARINT, write_field, write_varint
 from tests.oracles import tensorflow_checkpoints
 from tests.patience import PATIENCE_SECONDS
 

@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives.instances import build_instances
-from keras_bert_flow.text.objectives.objective import InstanceRule
-from keras_bert_flow.text.objectives.registry import OBJECTIVES, find_objective
-from keras_bert_flow.text.pool import TokenizedDocument
+from keras_bert_flow.text.objectives.objective import OBJECTIVES, InstanceRule, build_instances, find_objective
+from keras_bert_flow.text.rows import TokenizedDocument
 
 COPIES = 3
 SHAPES = [(1, 10), (1, 200), (3, 20), (6, 25), (15, 2), (40, 25)]  # sentences of a document, tokens of a sentence

@@ -10,8 +10,7 @@ from scipy import stats
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
 from keras_bert_flow.text.objectives.mlm_nsp import draw_pairs
 from keras_bert_flow.text.objectives.pairs import MISTAKEN, truncate_pairs
-from keras_bert_flow.text.pool import Pool, TokenizedDocument
-from keras_bert_flow.text.rows import join_pairs
+from keras_bert_flow.text.rows import Pool, TokenizedDocument, join_pairs
 from tests.oracles import google_pairs
 
 DATA = os.environ.get("KBF_TEST_DATA")

@@ -1,0 +1,191 @@
+"""Cross-entropy, KL divergence and argmax of many logits in few passes, for PyTorch on a CPU."""
+
+import functools
+import hashlib
+
+import keras
+from keras import ops
+
+
+def is_computable(tensor):
+    """Return whether this module supports a tensor: float32, PyTorch, on a CPU, and not within `torch.compile`."""
+    if keras.backend.backend() != "torch":
+        return False
+    import torch
+
+    return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and not torch.compiler.is_compiling()
+
+
+def best_classes(logits):
+    """Return the argmax of each row of logits, the first of ties; NumPy is far faster than PyTorch here."""
+    import torch
+
+    return torch.from_numpy(logits.detach().numpy().argmax(axis=-1))
+
+
+def _make_functions():
+    if keras.backend.backend() != "torch":
+        return None, None
+    import torch
+
+    def log_sums(logits, probabilities, origin=0.0):
+        # Computed from the largest logit, whose probability is at least 1 / classes: others may be rounded to 0.
+        return logits.amax(-1) - origin - probabilities.amax(-1).log()
+
+    class CrossEntropies(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, logits, labels):
+            labels = labels.long()[:, None]
+            probabilities = torch.softmax(logits, -1)
+            ctx.save_for_backward(probabilities, labels)
+            return log_sums(logits, probabilities, logits.gather(1, labels)[:, 0])
+
+        @staticmethod
+        def backward(ctx, gradients):
+            probabilities, labels = ctx.saved_tensors
+            probabilities.mul_(gradients[:, None])
+            return probabilities.scatter_add_(1, labels, -gradients[:, None]), None
+
+    class Divergences(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, logits, targets, temperature):
+            logits, targets = logits / temperature, targets / temperature
+            shares, guesses = torch.softmax(targets, -1), torch.softmax(logits, -1)
+            apart = log_sums(logits, guesses) - log_sums(targets, shares)
+            # A matrix product; PyTorch's `vecdot` would materialise all products.
+            apart += (shares[..., None, :] @ targets.sub_(logits)[..., None])[..., 0, 0]
+            ctx.save_for_backward(guesses.sub_(shares))
+            ctx.temperature = temperature
+            return apart
+
+        @staticmethod
+        def backward(ctx, gradients):
+            (differences,) = ctx.saved_tensors
+            return differences.mul_((gradients / ctx.temperature)[..., None]), None, None
+
+    return CrossEntropies.apply, Divergences.apply
+
+
+_cross_entropies, _divergences = _make_functions()
+
+
+def cross_entropies(logits, labels):
+    """Return the cross-entropy of each row, -log softmax(logits)[label], (rows,).
+
+    PyTorch saves all log-probabilities, exponentiates them again for the gradient, and allocates a tensor of zeros of
+    the same size for the labels. Here the probabilities are saved and turned into the gradient in place, so only one
+    backward pass is possible: PyTorch raises an error at a second one.
+
+    Args:
+        logits: float32, (rows, classes), for which `is_computable` is true.
+        labels: int, (rows,).
+    """
+    return _cross_entropies(logits, labels)
+
+
+def divergences(logits, targets, temperature):
+    """Return the Kullback-Leibler divergence of softmax(logits / temperature) from softmax(targets / temperature).
+
+    The result lacks the last axis. Only the difference of the two distributions is saved for the gradient, where
+    autograd of the formula would save five tensors of that size. Only one backward pass is possible, and `targets` gets
+    no gradient.
+
+    Args:
+        logits, targets: float32, (..., classes), for which `is_computable` is true.
+        temperature: above 0; higher values soften both distributions.
+    """
+    return _divergences(logits, targets, temperature)
+
+
+# Fuse a chain of element-wise operations into one pass over memory.
+
+
+def fuse(function):
+    """Compile a function of tensors with XLA on TensorFlow; return it unchanged on the other backends.
+
+    Without XLA, TensorFlow passes over memory once per operation and saves each result for the gradient. JAX compiles
+    the whole training step anyway. Matrix products must stay outside: XLA has no bfloat16 ones on a CPU. Under a
+    TensorFlow distribution strategy nothing is compiled, as in Keras.
+    """
+    if keras.backend.backend() != "tensorflow":
+        return function
+    import tensorflow
+
+    compiled = tensorflow.function(function, jit_compile=True)
+
+    @functools.wraps(function)
+    def run(*arguments):
+        return (function if tensorflow.distribute.has_strategy() else compiled)(*arguments)
+
+    return run
+
+
+# Dropout with random numbers that are cheap to draw on each backend.
+
+STEPS = 1 << 16  # a draw has 16 bits: rates are rounded to within 8e-6, and kept values are scaled accordingly
+
+
+def dropped_steps(rate: float) -> int:
+    """Return a dropout rate as a number of the `STEPS` possible values of a draw."""
+    return min(round(rate * STEPS), STEPS - 1)
+
+
+def _drop_by_hash(inputs, seed, dropped):
+    """Drop values by hashing each value's index with the seed, which XLA fuses with the surrounding operations.
+
+    Keras uses threefry on JAX, 20 rounds per value, which take longer than the product of the attention scores.
+    """
+    seed = ops.cast(seed, "uint32")
+    numbers = ops.reshape(ops.cast(ops.arange(ops.size(inputs), dtype="int32"), "uint32"), ops.shape(inputs))
+    first, second = _mix(_xor(seed[0], _mix(seed[1]))), _mix(seed[0] + _mix(_xor(seed[1], _word(0x9E3779B9))))
+    draws = _mix(_mix(_xor(numbers, first)) + second)
+    is_kept = ops.right_shift(draws, _word(16)) >= _word(dropped)
+    scaled = ops.cast(inputs, "float32") * (STEPS / (STEPS - dropped))  # bfloat16 would round the factor itself
+    return ops.cast(ops.where(is_kept, scaled, 0.0), inputs.dtype)
+
+
+def _drop_in_torch(inputs, seed, dropped):
+    """Drop values with four draws from each random number of PyTorch, whose `bernoulli_` takes one number per value."""
+    import torch
+
+    if inputs.device.type == "meta":
+        return torch.empty_like(inputs)
+    draws = torch.compiler.disable(_draw_in_torch)(inputs.shape, inputs.device, seed)
+    mask = torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device)
+    torch.ge(draws, dropped - STEPS // 2, out=mask)
+    # Two products: a mask of 1.111 would be rounded to 1.109 in bfloat16, which biases all values.
+    return (inputs * mask) * (STEPS / (STEPS - dropped))
+
+
+def _draw_in_torch(shape, device, seed):
+    """Return random 16-bit integers, int16."""
+    import torch
+
+    # The CPU generator takes a 32-bit seed, which must depend on both words of ours.
+    digest = hashlib.blake2b(str(seed.tolist()).encode(), digest_size=4).digest()
+    generator = torch.Generator(device)
+    generator.manual_seed(int.from_bytes(digest, "little"))
+    numbers = torch.empty((shape.numel() + 3) // 4, dtype=torch.int64, device=device)
+    return numbers.random_(-(2**63), None, generator=generator).view(torch.int16)[: shape.numel()].view(shape)
+
+
+drop_values = _drop_in_torch if keras.backend.backend() == "torch" else fuse(_drop_by_hash)
+
+
+def _mix(x):
+    """Hash 32-bit integers.
+
+    Source: Ellis 2018, "Prospecting for Hash Functions", `lowbias32`: flipping an input bit flips each output bit with
+    a probability within 0.2 % of a half.
+    """
+    x = _xor(x, ops.right_shift(x, _word(16))) * _word(0x7FEB352D)
+    x = _xor(x, ops.right_shift(x, _word(15))) * _word(0x846CA68B)
+    return _xor(x, ops.right_shift(x, _word(16)))
+
+
+def _xor(x, y):
+    return ops.bitwise_xor(x, y)
+
+
+def _word(value):
+    return ops.convert_to_tensor(value, "uint32")

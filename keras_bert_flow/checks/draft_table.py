@@ -1,0 +1,452 @@
+"""Inspect the columns of a table: which hold texts, which hold labels, and whether there is a header."""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.results.artifacts import write_atomically
+from keras_bert_flow.tasks.core.texts import identify
+from keras_bert_flow.tasks.formats.parquet_rows import take_rows
+from keras_bert_flow.tasks.formats.rows import GZIP, NAMED_FIELDS, TABLES, read_lines, read_whole, read_whole_rows
+from keras_bert_flow.text.corpus.inputs import PARQUET
+
+LOOKED_AT_ROWS = 5000
+TEXT_WORDS = 3.0  # minimum mean number of words for a column of texts
+TEXT_CHARACTERS = 20.0  # the same, for scripts without spaces
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+LABEL_NAMES = (
+    *("label", "labels", "class", "category", "categories", "target", "score", "similarity", "gold_label", "sentiment"),
+    *("rating", "stars", "grade", "topic", "intent", "y", "is_duplicate", "quality", "tags"),
+)
+TEXT_NAMES = ("text", "sentence", "review", "content", "body", "comment", "message", "document", "utterance", "tweet")
+PAIR_NAMES = (
+    *(("sentence1", "sentence2"), ("question1", "question2"), ("premise", "hypothesis"), ("text", "text_pair")),
+    *(("question", "sentence"), ("text1", "text2"), ("text_a", "text_b"), ("query", "passage")),
+    ("#1 string", "#2 string"),
+)
+OTHER_NAMES = ("id", "idx", "index", "guid", "pairid", "title", "date", "source", "genre", "filename", "language")
+KNOWN_NAMES = {*LABEL_NAMES, *TEXT_NAMES, *OTHER_NAMES, *(name for pair in PAIR_NAMES for name in pair)}
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, as seen in its first rows.
+
+    Attributes:
+        name: name in the header, or the column number from 0.
+        values: values of the sampled rows; in .jsonl and .parquet they may have any type.
+    """
+
+    name: str
+    values: tuple[Any, ...]
+
+    @property
+    def spelt(self) -> list[str]:
+        return [value.strip() if isinstance(value, str) else str(value) for value in self.values]
+
+    @property
+    def distinct(self) -> int:
+        return len(set(self.spelt))
+
+    @property
+    def has_blanks(self) -> bool:
+        return any(value in ("", None) or not str(value).strip() for value in self.values)
+
+    @property
+    def has_lists(self) -> bool:
+        return any(isinstance(value, list) for value in self.values)
+
+    @property
+    def is_numeric(self) -> bool:
+        return bool(self.values) and all(
+            isinstance(value, int | float) or (isinstance(value, str) and NUMBER.fullmatch(value.strip()))
+            for value in self.values
+        )
+
+    @property
+    def has_fractions(self) -> bool:
+        return self.is_numeric and any(not float(value).is_integer() for value in self.values)
+
+    @property
+    def is_binary(self) -> bool:
+        return set(self.spelt) == {"0", "1"}
+
+    @property
+    def words(self) -> float:
+        return sum(len(text.split()) for text in self.spelt) / max(1, len(self.values))
+
+    @property
+    def characters(self) -> float:
+        return sum(map(len, self.spelt)) / max(1, len(self.values))
+
+    @property
+    def is_text(self) -> bool:
+        is_long = self.words >= TEXT_WORDS or self.characters >= TEXT_CHARACTERS
+        return is_long and not self.is_numeric and not self.has_lists and self.distinct > 1
+
+
+@dataclass(frozen=True)
+class Table:
+    """A sample of a table in a file.
+
+    Attributes:
+        has_header: whether the first line names the columns; always False for .jsonl and .parquet, whose fields have
+            names.
+        header_reason: the reason for `has_header`.
+        rows: number of sampled rows.
+    """
+
+    path: str
+    columns: tuple[Column, ...]
+    has_header: bool
+    header_reason: str
+    rows: int
+
+    def find(self, name: str) -> Column | None:
+        """Return the column with a name, ignoring case."""
+        return next((column for column in self.columns if column.name.lower() == name.lower()), None)
+
+
+def look_at_table(path: str | Path) -> Table:
+    """Read the first rows of a .tsv, .csv, .jsonl or .parquet.
+
+    Raises:
+        FileNotFoundError, ValueError: it cannot be read, its rows differ in number of columns, or it has no rows.
+    """
+    rows: list[tuple[int, Any]] = list(islice(read_whole_rows(path), LOOKED_AT_ROWS + 1))
+    if not rows:
+        raise ValueError(f"A table must hold at least one example. Received: {path}, which holds none.")
+    if isinstance(rows[0][1], dict):
+        fields = [fields for _, fields in rows]
+        names = dict.fromkeys(name for field in fields for name in field)
+        columns = tuple(Column(name, tuple(field.get(name) for field in fields)) for name in names)
+        return Table(str(path), columns, False, "its fields have names", len(rows))
+    width = len(rows[0][1])
+    for number, values in rows:
+        if len(values) != width:
+            raise ValueError(
+                f"{path}, row {number}: a row must have as many columns as the first one. Received: {len(values)}, "
+                f"not {width}. Look for a missing or extra separator."
+            )
+    first, rest = [cell.strip() for cell in rows[0][1]], [values for _, values in rows[1:]]
+    has_header, reason = find_header(first, rest)
+    headings = first if has_header else [str(number) for number in range(width)]
+    body = rest if has_header else [rows[0][1], *rest]
+    columns = tuple(
+        Column(name, tuple(row[place] for row in body)) for place, name in enumerate(headings) if name or place
+    )
+    return Table(str(path), columns, has_header, reason, len(body))
+
+
+def _is_index(cells: Sequence[str]) -> bool:
+    numbers = [int(cell) if cell.strip().isdecimal() else -1 for cell in cells]
+    return bool(numbers) and min(numbers) >= 0 and len(set(numbers)) == len(numbers)
+
+
+def find_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, str]:
+    """Return whether the first line is a header, and the reason."""
+    known = [cell for cell in first if cell.lower() in KNOWN_NAMES]
+    if len(first) > 1 and not first[0] and all(first[1:]) and _is_index([row[0] for row in rest]):
+        return True, "its first cell is empty above row numbers: the index that pandas writes"
+    is_named = len(set(first)) == len(first) and all(first)
+    if known and is_named:
+        return True, f"the first line has the name {known[0]!r}"
+    if not rest or not is_named:
+        return False, "the first line has no name that is known, or the same cell twice, or an empty one"
+    for place, cell in enumerate(first):
+        below = Column(cell, tuple(row[place] for row in rest))
+        if below.is_numeric and not NUMBER.fullmatch(cell):
+            return True, f"{cell!r} stands above numbers"
+        counts = Counter(below.spelt)
+        if cell not in counts and len(counts) <= 20 and min(counts.values()) >= 2 and len(cell.split()) <= 3:
+            return True, f"{cell!r} stands above values that repeat, and is none of them"
+    return False, "the first line looks like the others"
+
+
+# Split a table into a train, a dev and a test table, so that no text is in two of them.
+
+EVERY = 10  # every tenth text goes to the dev table, and every tenth of a large table to the test table
+LEAST_TEXTS, LEAST_FOR_TEST = 20, 500
+
+
+def name_parts(table: Path, output: Path, examples: Sequence[Any], with_test: bool) -> list[Path]:
+    """Return the paths of the parts, next to the configuration: train, dev and, of a large table, test.
+
+    Raises:
+        ValueError: the file cannot be split by rows.
+    """
+    ending = Path(table.name.removesuffix(".gz")).suffix
+    if ending not in TABLES:
+        raise ValueError(
+            f"There must be a file to measure on. Received: {table} alone, which is not divided by rows. Give --dev."
+        )
+    has_test = with_test and len({*map(identify, examples)}) >= LEAST_FOR_TEST
+    names = ("train", "dev", *(["test"] if has_test else []))
+    return [output.with_name(f"{output.stem}-{name}{ending}") for name in names]
+
+
+def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequence[Any]) -> list[int]:
+    """Write every tenth text to the second part and another tenth to the third, if any; return the rows of each.
+
+    Rows with the same texts, apart from case and blanks, are in the same part.
+
+    Args:
+        examples: the rows as read by the task.
+    Raises:
+        FileExistsError: a part exists already.
+        ValueError: the table has too few texts.
+    """
+    for part in parts:
+        if part.exists():
+            raise FileExistsError(
+                f"A part of the table must be a new file. Received: {part}, which exists. Give --dev."
+            )
+    is_parquet = parts[0].suffix == PARQUET
+    whole = [] if is_parquet else _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
+    first = whole[:1] if header else []
+    rows = range(len(examples)) if is_parquet else whole[len(first) :]
+    numbers: dict[bytes, int] = {}  # of distinct texts, from 1
+    texts = [numbers.setdefault(identify(example), len(numbers) + 1) for example in examples]
+    if len(numbers) < LEAST_TEXTS:
+        raise ValueError(
+            f"A table that is to be divided must have at least {LEAST_TEXTS} different texts. Received: {table}, with "
+            f"{len(numbers)} in {len(rows)} rows. Give --dev, or more rows."
+        )
+    chosen: list[list] = [[] for _ in parts]
+    for row, text in zip(rows, texts, strict=True):
+        place = {0: 1, EVERY // 2: 2}.get(text % EVERY, 0)
+        chosen[place if place < len(parts) else 0].append(row)
+    for part, lines in zip(parts, chosen, strict=True):
+        write_atomically(part, take_rows(str(table), lines) if is_parquet else "".join([*first, *lines]).encode())
+    return [len(lines) for lines in chosen]
+
+
+def count_rows(table: Path, header: bool) -> int:
+    """Return the number of rows of a table, of questions in SQuAD's .json, or of blank lines in a tagged file."""
+    if table.name.removesuffix(".gz").endswith(TABLES):
+        return max(0, sum(1 for _ in read_whole_rows(table)) - header)
+    if table.name.removesuffix(".gz").endswith(".json"):  # SQuAD's format, with one key `question` per question
+        return read_whole(str(table)).count(b'"question"')
+    return sum(1 for _, line in read_lines(table) if not line.strip())
+
+
+def _read_plain(table: Path) -> list[str]:
+    return [f"{line}\n" for _, line in read_lines(table) if line.strip(" ")]
+
+
+def _read_csv(table: Path) -> list[str]:
+    """Return the rows with new quoting, since a row may span several lines."""
+    written: list[str] = []
+
+    class Lines:
+        def write(self, text: str) -> None:
+            written.append(text)
+
+    writer = csv.writer(Lines(), lineterminator="\n")
+    for _, row in read_whole_rows(table):
+        writer.writerow(row)
+    return written
+
+
+# Guess the kind of task in a file and the columns it uses, with a reason for each guess.
+
+SEPARATORS = ("|", ";", ",")
+MOST_CLASSES = 200
+FEW_VALUES = 20  # from this number of values on, integers are a scale rather than classes
+ALIKE = 3.0  # maximum ratio of the lengths of two texts of a pair
+# Also of schemes in another spelling, such as b_per, which `learn` refuses by name.
+TAG = re.compile(r"[O0]|[BIESLUM][-_:/.|=+]\S+|\S+[-_:/.|=+][BIESLUM]", re.IGNORECASE)
+TEST_NAMES = ("testb", "test")
+DEV_NAMES = ("dev", "validation", "valid", "val", "testa", "test")
+
+
+@dataclass(frozen=True)
+class DraftedTask:
+    """The guessed settings of a task.
+
+    Attributes:
+        kind: kind of task in `config.tasks`.
+        settings: non-default settings.
+        reasons: setting → reason for the guess and how to change it, for a comment.
+        remarks: what was found but not used.
+        lengths: number of words of each sampled example, of both texts of a pair together.
+    """
+
+    kind: str
+    settings: Mapping[str, Any]
+    reasons: Mapping[str, str]
+    remarks: tuple[str, ...] = ()
+    lengths: tuple[int, ...] = ()
+
+
+def draft_task(path: str | Path) -> DraftedTask:
+    """Guess the settings of a task from its file.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the content is not recognised; the message says what was found.
+    """
+    name = str(path)
+    for suffix in GZIP:
+        name = name.removesuffix(suffix)
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"A task must be a file. Received: {path}, which is not one. Check the path.")
+    if name.endswith(".json"):
+        return DraftedTask("question_answering", {}, {"kind": "a .json is taken for SQuAD's"})
+    if not name.endswith(TABLES):
+        return _draft_tagging(path)
+    table = look_at_table(path)
+    names = {column.name for column in table.columns}
+    if name.endswith(".jsonl") and {"words", "tags"} <= names:
+        return DraftedTask("token_classification", {}, {"kind": "the fields `words` and `tags`"})
+    if name.endswith(".jsonl") and {"question", "context", "answers"} <= names:
+        return DraftedTask("question_answering", {}, {"kind": "the fields `question`, `context` and `answers`"})
+    return _draft_texts(table)
+
+
+def find_beside(train: Path, names: Sequence[str] = DEV_NAMES) -> Path | None:
+    """Return the file next to a training table that is its dev set, judging by the name; None if there is none.
+
+    Args:
+        names: what stands in its name where the training table has `train`.
+    """
+    match = re.search("train", train.name)
+    if not match:
+        return None
+    candidates = (train.with_name(train.name.replace("train", name, 1)) for name in names)
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def _draft_tagging(path: str | Path) -> DraftedTask:
+    lines = [line for _, line in islice(read_lines(path), 5000)]
+    rows = [line.split() for line in lines if line.strip() and not line.startswith("-DOCSTART-")]
+    tags = [row[-1] for row in rows if len(row) > 1]
+    has_ends = any(not line.strip() for line in lines)
+    if not rows or len(tags) < len(rows) or not has_ends or not all(map(TAG.fullmatch, tags)):
+        raise ValueError(
+            f"A task must be a table (.tsv, .csv, .jsonl, .parquet), SQuAD's .json, or words with tags, a word a line. "
+            f"Received: {path}, which is none of these. Rename it, or copy a file of `kbf configs list`."
+        )
+    reasons = {
+        "kind": "a word a line with a tag such as B-PER at its end, and blank lines between sentences",
+        "tag_column": f"the last of {len(rows[0])}; another is its number from 0",
+    }
+    return DraftedTask("token_classification", {"word_column": 0, "tag_column": "last"}, reasons)
+
+
+def _draft_texts(table: Table) -> DraftedTask:
+    settings: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    if not table.path.removesuffix(".gz").endswith(NAMED_FIELDS):
+        settings["header"], reasons["header"] = table.has_header, table.header_reason
+    several = _find_label_columns(table)
+    label = None if several else _find_label(table)
+    texts = [column for column in table.columns if column.is_text and column is not label]
+    text, pair, why = _find_texts(table, texts)
+    settings["text"], reasons["text"] = text.name, why
+    if pair:
+        settings["text_pair"] = pair.name
+        reasons["text_pair"] = "the second text of a pair; leave it out for a single text"
+    if several:
+        kind = "multi_label"
+        settings["label_columns"] = [column.name for column in several]
+        reasons["kind"] = f"{len(several)} columns of 0 and 1"
+        reasons["label_columns"] = "a column for each label"
+    elif label is None:
+        seen = ", ".join(f"{column.name} ({column.distinct} values)" for column in table.columns)
+        raise ValueError(
+            f"A table must have a column of labels. Received: {table.path}, with {seen}, none of which repeats. "
+            "Name it `label` in a header."
+        )
+    else:
+        settings["label"] = label.name
+        reasons["label"] = _describe_label(label)
+        kind, more, reasons["kind"] = _find_kind(label)
+        settings |= more
+    used = {name for value in settings.values() for name in (value if isinstance(value, list) else [value])}
+    unused = [column.name for column in table.columns if column.name not in used]
+    remarks = (f"Not used: {', '.join(unused[:20])}.",) if unused else ()
+    parts = [column.spelt for column in (text, pair) if column]
+    lengths = tuple(sum(len(part.split()) for part in example) for example in zip(*parts, strict=True))
+    return DraftedTask(kind, settings, reasons, remarks, lengths)
+
+
+def _find_label_columns(table: Table) -> list[Column]:
+    binary = [column for column in table.columns if column.is_binary]
+    has_label = any(table.find(name) for name in LABEL_NAMES)
+    return binary if len(binary) >= 3 and not has_label else []
+
+
+def _find_label(table: Table) -> Column | None:
+    for name in LABEL_NAMES:
+        column = table.find(name)
+        if column and column.distinct > 1 and (not column.has_blanks or _find_separator(column)):
+            return column
+    repeating = [
+        column
+        for column in table.columns
+        if not column.has_blanks
+        and not column.is_text
+        and 2 <= column.distinct <= min(MOST_CLASSES, max(2, table.rows // 2))
+    ]
+    if repeating:
+        return min(repeating, key=lambda column: column.distinct)
+    lists = [column for column in table.columns if column.has_lists]
+    fractions = [column for column in table.columns if column.has_fractions]
+    return next(iter(lists + fractions), None)
+
+
+def _find_texts(table: Table, texts: list[Column]) -> tuple[Column, Column | None, str]:
+    for first, second in PAIR_NAMES:
+        one, other = table.find(first), table.find(second)
+        if one and other:
+            return one, other, f"{first} and {second} are the names of a pair"
+    named = [column for name in TEXT_NAMES if (column := table.find(name)) and not column.is_numeric]
+    if named:
+        return named[0], None, "by its name"
+    if not texts:
+        raise ValueError(
+            f"A table must have a column of texts. Received: {table.path}, where no column has {TEXT_WORDS:.0f} "
+            "words a row. Name it `text` in a header."
+        )
+    longest = max(texts, key=lambda column: column.characters)
+    alike = [column for column in texts if longest.characters <= ALIKE * column.characters]
+    if len(alike) == 2 and not table.has_header:
+        return alike[0], alike[1], "the first of two columns of texts of similar length"
+    return longest, None, f"the longest texts: {longest.words:.1f} words on average"
+
+
+def _find_kind(label: Column) -> tuple[str, dict[str, Any], str]:
+    """Return the kind of task that the labels imply, further settings, and the reason."""
+    if label.has_lists:
+        return "multi_label", {}, "lists of labels"
+    if label.has_fractions or (label.is_numeric and label.distinct > FEW_VALUES):
+        numbers = [float(value) for value in label.values]
+        return "regression", {}, f"numbers from {min(numbers):g} to {max(numbers):g}, of which many differ"
+    if separator := _find_separator(label):
+        several = sum(separator in value for value in label.spelt)
+        reason = f"{several} of {len(label.values)} labels have a {separator!r} in them: several labels of one text"
+        return "multi_label", {"separator": separator}, reason
+    classes = ", ".join(repr(name) for name, _ in Counter(label.spelt).most_common(6))
+    return "classification", {}, f"{label.distinct} classes: {classes}{', ...' if label.distinct > 6 else ''}"
+
+
+def _find_separator(label: Column) -> str | None:
+    """Return the separator of several labels per text: splitting at it leaves fewer distinct labels than values."""
+    values = [value for value in label.spelt if value]
+    for separator in SEPARATORS:
+        parts = {part.strip() for value in values for part in value.split(separator)}
+        several = sum(separator in value for value in values)
+        if several >= 0.05 * len(values) and len(parts) < len(set(values)) and len(parts) <= MOST_CLASSES:
+            return separator if "" not in parts else None
+    return None
+
+
+def _describe_label(label: Column) -> str:
+    by_name = label.name.lower() in LABEL_NAMES
+    return "by its name" if by_name else f"{label.distinct} values that repeat; another column: its name or number"

@@ -1,0 +1,280 @@
+"""Write a configuration with a comment on each guessed setting."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from keras_bert_flow.checks.draft_budget import (
+    BYTES_PER_TOKEN,
+    LEAST_TOKENS,
+    MOST_PASSES,
+    PATIENCE_EPOCHS,
+    Budget,
+    CorpusLook,
+)
+from keras_bert_flow.checks.draft_table import DraftedTask
+from keras_bert_flow.config.finetuning import POOLED
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.console.terminal import escape_controls
+from keras_bert_flow.text.tokenizers.lost_characters import describe_lost, lost_share
+
+WIDTH = 100
+KINDS = "another kind of task: `kbf configs list`, tasks/"
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Everything that a configuration is written from.
+
+    Attributes:
+        shares: a sentence on classes whose shares differ between training and dev table, if there are any.
+    """
+
+    name: str
+    patterns: Sequence[str]
+    train: str
+    dev: str
+    minutes: float
+    backend: str
+    look: CorpusLook
+    task: DraftedTask
+    examples: int
+    budget: Budget
+    tests: tuple[str, ...] = ()
+    shares: str = ""
+
+
+def write_draft(draft: Draft, path: str) -> str:
+    """Return a configuration as YAML, validated by reading it back.
+
+    Args:
+        path: the intended file name, for messages.
+    Raises:
+        ValueError: the settings contradict each other.
+    """
+    sections = (_head, _corpus, _records, _pretraining, _task, _finetuning)
+    text = "\n".join(line for section in sections for line in section(draft, path)) + "\n"
+    make_config(PipelineConfig, yaml.safe_load(text), path)
+    return text
+
+
+def describe_draft(draft: Draft) -> list[str]:
+    """Return what was found and how it was interpreted, one line each."""
+    look, task = draft.look, draft.task
+    lines = [
+        f"Text: {_describe_text(look)}",
+        *([f"  {line}"] if (line := _describe_long_words(look)) else []),
+        *(["  cased: true (uncased text would lose vowel signs, tones or the like)"] if look.has_letter_marks else []),
+        f"Task: {task.kind}, {draft.examples:,} examples, {task.reasons['kind']}.",
+    ]
+    for name, value in task.settings.items():
+        lines.append(f"  {name}: {value}" + (f" ({task.reasons[name]})" if name in task.reasons else ""))
+    lines += [f"  {remark}" for remark in task.remarks]
+    budget = draft.budget
+    lines.append(
+        f"Budget of {draft.minutes:g} minutes: a {budget.size} model of {budget.parameters / 1e6:.1f} million "
+        f"parameters, {budget.steps:,} steps, {budget.tokens / 1e6:.1f} million tokens."
+    )
+    lines += [f"  {line}" for line in describe_shortage(draft)]
+    return [escape_controls(line) for line in lines]
+
+
+def describe_shortage(draft: Draft) -> list[str]:
+    """Return what the time is too short for, and what would be enough; empty if it is not."""
+    budget, lines = draft.budget, []
+    if budget.enough_minutes is not None:
+        passes = draft.look.total_bytes * MOST_PASSES / BYTES_PER_TOKEN
+        enough = (
+            f"--minutes {budget.enough_minutes:.0f} would be enough"
+            if passes >= LEAST_TOKENS
+            else f"so little text gives no more ({draft.look.total_bytes / 1e6:.1f} MB)"
+        )
+        lines = [
+            f"Pre-training on {budget.tokens / 1e6:.1f} million tokens teaches next to nothing, unlike on "
+            f"{LEAST_TOKENS / 1e6:.1f} million: {enough}.",
+            "A published checkpoint of this language helps more than minutes of pre-training: initial_model: "
+            "hf://ORGANISATION/NAME",
+        ]
+    if budget.max_train_examples is not None and budget.enough_for_rows is not None:
+        lines.append(
+            f"Fine-tuning reads {budget.max_train_examples:,} of {draft.examples:,} examples "
+            f"{budget.epochs} times at most, and so learns less than there is to learn: --minutes "
+            f"{math.ceil(budget.enough_for_rows)} would be enough for all of them."
+        )
+    return lines
+
+
+def _head(draft: Draft, path: str) -> list[str]:
+    return [
+        *_comment(f"{draft.name}: drafted by `kbf init` for about {draft.minutes:g} minutes on this processor."),
+        f"# Command: kbf run {_plain(path)} --plan, which runs nothing, then kbf run {_plain(path)}",
+        "# All settings and what they mean: keras_bert_flow/config/; --set changes one for a run.",
+        f"name: {_value(draft.name)}",
+        f"backend: {draft.backend}",
+        f"minutes: {draft.minutes:g}  # of the whole run; leave out the three `minutes` to take all steps",
+        *(line for remark in describe_shortage(draft) for line in _comment(remark)),
+    ]
+
+
+def _corpus(draft: Draft, _: str) -> list[str]:
+    look = draft.look
+    other = "sentences" if look.lines == "paragraphs" else "paragraphs"
+    lines = [
+        "corpus:",
+        *_comment(_describe_text(look), "  "),
+        f"  input: {_value(list(draft.patterns))}",
+        f"  lines: {look.lines}  # {look.line_words:.1f} words a line in the sample; `{other}` if that is not so",
+    ]
+    if look.text_field != "text":
+        lines.append(f"  text_field: {_value(look.text_field)}  # the field with the longest values")
+    return [
+        *lines,
+        "vocabulary:",
+        f"  size: {draft.budget.vocabulary_size}  # pieces; for so much text, and with room for its characters",
+        *_vocabulary_case(look),
+        *(
+            [*_comment(f"long_words: without this, {line}", "  "), "  long_words: characters"]
+            if (line := _describe_long_words(look))
+            else ()
+        ),
+    ]
+
+
+def _vocabulary_case(look: CorpusLook) -> list[str]:
+    if not look.has_letter_marks:
+        return [
+            "  cased: false  # case and accents are dropped; `true` where they carry meaning, as for names in German"
+        ]
+    share = 100 * lost_share(look.counts.lost, "stripped_characters")
+    reason = f"{share:.1f} % of the characters have a vowel sign, a tone or another mark that uncased text would lose"
+    return [*_comment(f"cased: {reason}", "  "), "  cased: true"]
+
+
+def _describe_long_words(look: CorpusLook) -> str:
+    """Return a sentence on words that no vocabulary can encode, if there are many."""
+    lost = {name: count for name, count in look.counts.lost.items() if name != "stripped_characters"}
+    return " ".join(describe_lost(lost, "the sample"))
+
+
+def _records(draft: Draft, _: str) -> list[str]:
+    length = draft.budget.sequence_length
+    held_out = 0.03 if draft.look.documents >= 200 else 0.2
+    return [
+        "records:",
+        "  objective: mlm  # masked tokens alone; mlm_nsp also has pairs of sentences, as BERT",
+        f"  sequence_length: {length}",
+        f"  max_predictions: {round(0.15 * length)}",
+        "  duplication: 1  # masks are drawn anew for each pass",
+        f"  held_out_fraction: {held_out}  # of about {draft.look.documents:,.0f} documents",
+        "model:",
+        f"  size: {draft.budget.size}  # tiny, mini, small, medium, base or large: more is better with more time",
+        f"  max_positions: {draft.budget.max_positions}",
+        "  dropout_rate: 0.0  # in a short training nothing is learnt by heart",
+        "  attention_dropout_rate: 0.0",
+    ]
+
+
+def _pretraining(draft: Draft, _: str) -> list[str]:
+    steps = draft.budget.steps
+    return [
+        "pretraining:",
+        "  masking: dynamic",
+        "  batch_size: 32",
+        f"  total_steps: {steps}  # {draft.budget.tokens:,} tokens, if this machine is quiet",
+        f"  minutes: {draft.budget.pretraining_minutes:g}  # at most; a slower machine takes fewer steps",
+        f"  warmup_steps: {draft.budget.warmup_steps}",
+        "  # These three leave the plateau of masked-LM training early; see docs/recipes.md.",
+        "  optimizer: muon",
+        "  token_embeddings: co_occurrence",
+        "  output_bias: unigram",
+        "  learning_rate: 0.001",
+        f"  log_every_steps: {max(1, min(50, steps // 10))}",
+        f"  evaluate_every_steps: {max(1, steps // 4)}",
+        "  evaluate_instances: 640",
+        f"  checkpoint_every_steps: {max(1, steps // 4)}",
+    ]
+
+
+def _task(draft: Draft, _: str) -> list[str]:
+    task = draft.task
+    lines = [
+        "task:",
+        f"  name: {_value(draft.name)}",
+        *_comment(f"{task.reasons['kind']}; {KINDS}", "  "),
+        f"  kind: {task.kind}",
+        f"  train: {_value(draft.train)}  # {draft.examples:,} examples",
+        f"  dev: {_value(draft.dev)}",
+        *(f"  extra_dev: {{test: {_value(test)}}}  # nothing is chosen on it" for test in draft.tests),
+    ]
+    for name, value in task.settings.items():
+        if name in task.reasons:
+            lines += _comment(f"{name}: {task.reasons[name]}", "  ")
+        lines.append(f"  {name}: {_value(value)}")
+    return lines + [line for remark in task.remarks for line in _comment(remark, "  ")]
+
+
+def _finetuning(draft: Draft, _: str) -> list[str]:
+    budget, lines = draft.budget, ["finetuning:"]
+    if draft.task.kind in POOLED:
+        lines += [
+            "  pooling: cls  # as in transformers, which reads the published model; mean may score a little more",
+            "  head_start: probe",
+        ]
+    if draft.task.kind == "classification" and draft.shares:
+        lines += _comment(f"calibrate: {draft.shares} A bias for each class, fitted there, corrects for it.", "  ")
+        lines.append("  calibrate: bias_corrected  # true if texts to come are mixed as the training table is")
+    elif draft.task.kind == "classification":
+        lines.append("  calibrate: true  # probabilities that agree with the shares of right answers on dev")
+    lines += [
+        "  batch_size: 32",
+        "  # Both starts are trained to their end: until dev gains nothing, for at most as many epochs.",
+        f"  epochs: {budget.epochs}",
+        f"  patience_epochs: {PATIENCE_EPOCHS}",
+        "  publish: best",
+        f"  random_max_epochs: {budget.epochs}",
+        f"  random_patience_epochs: {PATIENCE_EPOCHS}",
+        f"  minutes: {budget.finetuning_minutes:g}  # at most; a slower machine takes fewer steps",
+        f"  sequence_length: {budget.text_length}  # tokens; 19 of 20 texts are not cut, if that is at most 256",
+        "  learning_rate: 0.0005  # of so small a model; 0.00003 to 0.00005 for base",
+        f"  seeds: {list(budget.seeds)}  # of which the report has mean and deviation",
+    ]
+    if budget.max_train_examples is not None:
+        lines.append(f"  max_train_examples: {budget.max_train_examples}  # of the time there is; leave it out for all")
+        lines.append("  train_examples: random  # tables are often in some order")
+    return lines
+
+
+def _describe_text(look: CorpusLook) -> str:
+    scripts = ", ".join(f"{name.capitalize()} {100 * share:.0f} %" for name, share in look.scripts if share >= 0.005)
+    return (
+        f"{look.files:,} file{'s' * (look.files != 1)}, {look.file_bytes / 1e6:,.1f} MB"
+        f"{'' if abs(look.total_bytes - look.file_bytes) < 1e4 else f', unpacked {look.total_bytes / 1e6:,.1f} MB'}; "
+        f"about {look.documents:,.0f} documents of {look.document_lines:.1f} lines of {look.line_words:.1f} words; "
+        f"letters: {scripts or 'none'}."
+    )
+
+
+def _comment(text: str, margin: str = "") -> list[str]:
+    """Format a text as one or more comment lines."""
+    lines, line = [], f"{margin}#"
+    for word in _plain(text).split():
+        if len(line) + len(word) + 1 > WIDTH and line.strip() != "#":
+            lines.append(line)
+            line = f"{margin}#"
+        line += f" {word}"
+    return [*lines, line]
+
+
+def _plain(text: str) -> str:
+    """Escape line ends and control characters of untrusted text, so that it cannot end a comment and become YAML."""
+    return escape_controls(text).encode(errors="backslashreplace").decode()
+
+
+def _value(value: Any) -> str:
+    """Format a value as YAML on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
+    return text.removesuffix("\n").removesuffix("\n...")

@@ -1,0 +1,65 @@
+"""Check model directories, and requests for predictions, before Keras is imported."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.conversion.adapters import check_whole
+from keras_bert_flow.conversion.directory_check import check_directory
+from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.files.outputs import check_output_file
+from keras_bert_flow.prediction.lines import check_arrays, check_index, check_lines_file, refuse_parquet
+from keras_bert_flow.prediction.load import check_request
+from keras_bert_flow.results.publishing import verify
+
+
+def check_model_directory(folder: Path) -> dict[str, Any]:
+    """Check that a model directory is complete and has a tokenizer, and return the arguments of its encoder.
+
+    The weights are not decoded; if a manifest lists the files, their digests are compared with it.
+
+    Raises:
+        FileNotFoundError: the folder or a file of it is missing.
+        ValueError: a file is damaged, or does not fit the others.
+    """
+    if Path(folder).is_dir():
+        verify(folder)
+    settings = check_directory(folder)
+    read_tokenizer(folder)
+    return settings
+
+
+def check_initial_model(folder: Path) -> dict[str, Any]:
+    """Check the initial or teacher model of a training, as `check_model_directory` does; adapters are refused.
+
+    The base model of an adapter is stored elsewhere and may change, and no content key covers it.
+    """
+    check_whole(folder)
+    return check_model_directory(folder)
+
+
+def check_asked_model(
+    folder: Path, asked_as: str | None, options: Mapping[str, Any], files: Sequence[Path | None], output: Path | None
+) -> None:
+    """Check the inputs of `kbf predict`.
+
+    Args:
+        files: files to read; None entries are ignored.
+        output: file to write, or None.
+    """
+    check_model_directory(folder)
+    check_request(folder, asked_as, options)
+    for path in filter(None, files):
+        check_lines_file(path)
+        verify(path)
+    if output is not None:
+        check_output_file(output)
+        check_arrays(output, asked_as)
+
+
+def check_search(model: Path, lines: Path, index: Path | None, output: Path | None) -> None:
+    """Check the inputs of `kbf search`."""
+    refuse_parquet(lines)
+    check_asked_model(model, "sentence_embedding", {}, [lines], output)
+    if index is not None:
+        check_index(index)

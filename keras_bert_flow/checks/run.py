@@ -1,0 +1,210 @@
+"""Check a whole run before its first stage starts."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.checks.models import check_initial_model
+from keras_bert_flow.checks.stages import (
+    check_corpus,
+    check_finetuning,
+    check_label_words,
+    check_minimal_pairs,
+    check_model,
+    check_names,
+    check_objectives,
+    check_pattern,
+    check_predictions,
+    check_scored_model,
+    check_sequences,
+    check_task,
+    check_tokenizer,
+    packages_of,
+)
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.pretraining import ModelConfig
+from keras_bert_flow.conversion.directory_check import check_masked_lm
+from keras_bert_flow.data.pretraining_records import check_record_vocabulary
+from keras_bert_flow.files.outputs import check_output, check_place
+from keras_bert_flow.files.paths import find_address
+from keras_bert_flow.installed import check_backend, check_installed
+from keras_bert_flow.models.families.family import find_family
+from keras_bert_flow.models.sizes import check_start, check_teacher, get_size, resolve_shape
+from keras_bert_flow.records.tfrecord import check_positions, check_records
+from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.stores.publishing import check_writable
+from keras_bert_flow.text.objectives.mlm import check_cutting
+from keras_bert_flow.text.objectives.objective import DEFAULT, find_objective
+from keras_bert_flow.text.tokenizers.files import find_case, find_tokenizer_file, read_tokenizer_file
+from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables
+from keras_bert_flow.training.pretraining.fit import FREE, check_padding
+
+# Check the inputs of a distillation: student, teacher and records.
+
+
+def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Path, output: Path) -> None:
+    """Check the inputs of `kbf distill`."""
+    check_output(output)
+    check_installed(config.loggers)
+    if config.distillation is None:
+        raise ValueError(
+            "There must be a section `distillation` for a student. Received: none. Write one, or use --set "
+            "distillation.start=teacher for its defaults."
+        )
+    made, student = check_records(records).config, config.student
+    check_model(student)
+    length = student.pretraining.sequence_length or made["sequence_length"]
+    check_cutting(made.get("objective", DEFAULT), made["sequence_length"], length)
+    check_positions(length, student.model.max_positions)
+    check_teacher_directory(config, teacher)
+    check_padding(student.model, read_tokenizer_file(find_tokenizer_file(records)))
+    check_record_vocabulary(find_tokenizer_file(records), made["vocabulary_size"], find_tokenizer_file(teacher))
+
+
+def check_distillation(config: PipelineConfig) -> None:
+    """Check that the student of a run, if any, can be built and can be distilled from its teacher."""
+    if config.distillation is None:
+        return
+    check_model(config.student)
+    if config.distillation.teacher is not None:
+        check_teacher_directory(config, Path(config.distillation.teacher))
+        return
+    size, last = config.vocabulary.size, config.phases[-1].records
+    _check_student(config, resolve_shape(config.model, size), size)
+    if find_objective(last.objective).has_generator:
+        raise ValueError(
+            f"A teacher must have a masked-LM head. Received: records.objective={last.objective}, of which a detector "
+            "comes. Use mlm."
+        )
+
+
+def check_teacher_directory(config: PipelineConfig, teacher: Path) -> None:
+    """Check that a model directory can be the teacher of a configuration's student."""
+    check_initial_model(teacher)
+    found = dict(check_masked_lm(teacher))
+    _check_student(config, find_family(found.pop("family")).shape(**found), found["vocabulary_size"])
+
+
+def _check_student(config: PipelineConfig, teacher: Any, vocabulary_size: int) -> None:
+    """Check the student against the shape of its teacher."""
+    settings = config.needed_distillation
+    student = resolve_shape(settings.student, vocabulary_size)
+    check_teacher(student, teacher, settings.hidden_state_weight)
+    if settings.start == "teacher":
+        check_start(student, teacher)
+
+
+STAGES = ("vocabulary", "records", "pretraining", "finetuning", "evaluation")
+
+
+def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: Sequence[str] = ()) -> TaskFiles | None:
+    """Check all inputs of a configuration's stages, the cheapest checks first.
+
+    Reading the tables of a task takes most of the time, about 4 s for a million rows: `benchmarks/preflight.py`.
+
+    Args:
+        stages: the stages to run.
+        packages: packages needed besides those of the stages.
+    Returns:
+        The task's files if a stage needs them; None for the built-in task.
+    Raises:
+        FileNotFoundError, OSError, ValueError: an error that would end a stage, with the same message.
+    """
+    check_backend(config.backend)
+    check_installed([*packages, *packages_of(config, stages)])
+    check_runs(config.runs)
+    if "vocabulary" in stages or "records" in stages:
+        check_names(config.runs)
+        check_pattern(config.runs)
+    if "pretraining" in stages:
+        check_model(config)
+        check_objectives(config)
+        check_distillation(config)
+    if "vocabulary" in stages and config.vocabulary.file is not None:
+        check_tokenizer(config, config.vocabulary.file, "records" in stages)
+        if "finetuning" in stages:
+            check_label_words(config, Path(config.vocabulary.file))
+    if "records" in stages:
+        check_predictions(config)
+        check_sequences(config)
+    if "vocabulary" in stages or "records" in stages:
+        check_corpus(config, makes_records="records" in stages)
+    if "pretraining" in stages and "finetuning" in stages:
+        check_finetuning(config)
+    if "evaluation" in stages:
+        check_scored_model(config)
+        check_minimal_pairs(config)
+    return check_task(config) if "finetuning" in stages or "evaluation" in stages else None
+
+
+def check_runs(runs: str) -> None:
+    """Check that results can be written to the folder of a run, local or remote."""
+    if find_address(runs):
+        check_writable(runs)
+    else:
+        check_place(Path(runs) / "x")
+
+
+# Resolve a configuration for continued pre-training: it takes the initial model's shape and tokenizer.
+
+
+def settle_initial_model(config: PipelineConfig) -> PipelineConfig:
+    """Return a configuration with the shape and tokenizer of its `initial_model`, which is downloaded if remote.
+
+    Default settings of `model` and `vocabulary` follow the model; others must agree with it.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: the model cannot be fetched, is damaged, or a setting contradicts it.
+    """
+    if config.initial_model is None:
+        return config
+    folder = fetch(config.initial_model).absolute()
+    found = check_initial_model(folder)
+    file, given = find_tokenizer_file(folder), config.vocabulary.file
+    if given is not None and Path(given).resolve() != file.resolve():
+        raise ValueError(
+            f"`initial_model` brings its tokenizer. Received: vocabulary.file={given}, another one. Leave it out."
+        )
+    vocabulary = {"file": str(file), "cased": find_case(file, None)}
+    values = config.model_dump() | {
+        "initial_model": str(folder),
+        "model": _describe_shape(found, config.model),
+        "vocabulary": config.vocabulary.model_dump() | vocabulary,
+    }
+    return make_config(PipelineConfig, values, str(folder))
+
+
+def _describe_shape(found: dict[str, Any], model: ModelConfig) -> dict[str, Any]:
+    """Return the section `model` that describes a model directory; ValueError if a setting contradicts it."""
+    names = {field.name for field in fields(find_family(found["family"]).shape)} - FREE - {"vocabulary_size"}
+    known = {name: found[name] for name in ("family", *sorted(names)) if name in found}
+    shape = {name: value for name, value in known.items() if name in ModelConfig.model_fields}
+    options = {name: value for name, value in known.items() if name not in shape}
+    default = ModelConfig()
+    given = {} if model.size == default.size else get_size(model.size)
+    given |= {name: getattr(model, name) for name in shape if getattr(model, name) != getattr(default, name)}
+    for name, value in (given | model.options).items():
+        if known.get(name) != value:
+            raise ValueError(
+                f"The shape of `initial_model` is its own. Received: model.{name}={value}, where it has "
+                f"{known.get(name, 'no such field')}. Leave it out."
+            )
+    return model.model_dump() | shape | {"options": options}
+
+
+# Download the remote inputs of a run other than its text.
+
+
+def fetch_inputs(config: PipelineConfig) -> PipelineConfig:
+    """Download the tables and the teacher of a configuration, and return it with their local paths.
+
+    Raises:
+        FileNotFoundError, OSError, ValueError: as for `stores.fetching.fetch`.
+    """
+    config = fetch_tables(config)
+    if config.distillation is None or not (own := config.distillation.teacher) or not find_address(own):
+        return config
+    teacher = {"teacher": str(fetch(own))}
+    return config.model_copy(update={"distillation": config.distillation.model_copy(update=teacher)})

@@ -1,0 +1,190 @@
+"""Progress of a job that runs elsewhere: in worker processes of Apache Beam, or deep below the waiting command.
+
+Workers append lines to a file that an environment variable names; the waiting command reads the new lines.
+"""
+
+import os
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import NamedTuple
+
+from keras_bert_flow.console.interrupts import on_leaving
+from keras_bert_flow.console.terminal import escape_controls, show
+
+VARIABLE = "KBF_JOB_PROGRESS"
+MB = "MB"
+DOCUMENTS = "documents"
+_DONE = "="  # in place of a unit
+TOLD_AFTER_SECONDS = 3.0
+HIDDEN = "KBF_PROGRESS"  # set to `off`, only training reports progress
+
+
+class JobPart(NamedTuple):
+    """A part of a job: its name, and the unit in which it is counted ("": not counted)."""
+
+    name: str
+    unit: str = ""
+
+
+def is_told() -> bool:
+    """Return whether a command may report its progress and the next steps on standard error."""
+    return os.environ.get(HIDDEN) != "off"
+
+
+@contextmanager
+def told_if_long(name: str) -> Iterator[None]:
+    """Print on standard error what is being done, if it takes some seconds; above a bar on a terminal."""
+    timer = threading.Timer(TOLD_AFTER_SECONDS, show, [escape_controls(name), sys.stderr])
+    timer.daemon = True
+    if is_told():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def plan_parts(*parts: JobPart) -> None:
+    """Declare the parts of the job, in order."""
+    _write(*((part.name, part.unit, 0.0) for part in parts))
+
+
+def expect(unit: str, count: float) -> None:
+    """Add to the total of a unit, for every part that is counted in it."""
+    _write(("", unit, count))
+
+
+def note(part: JobPart, count: float = 1.0) -> None:
+    """Add to the count that a part has done; 0 marks it as begun."""
+    _write((part.name, _DONE, count))
+
+
+def _write(*lines: tuple[str, str, float]) -> None:
+    if file := os.environ.get(VARIABLE):
+        text = "".join(f"{part}\t{unit}\t{count!r}\n" for part, unit, count in lines)
+        with suppress(OSError), open(file, "ab", buffering=0, opener=_open_there) as notes:
+            notes.write(text.encode())  # a single write, so that lines of several processes do not mix
+
+
+def _open_there(file: str, flags: int) -> int:
+    """Open an existing file: a worker that briefly outlives its command must not create it again."""
+    return os.open(file, flags & ~os.O_CREAT)
+
+
+class Count(NamedTuple):
+    """Progress of a part: the count done, the total (0: unknown), and the unit ("": not counted)."""
+
+    done: float
+    total: float
+    unit: str
+
+
+@contextmanager
+def following_job() -> Iterator["JobProgress"]:
+    """Create a progress file and name it in the environment, within the block; yield its reader."""
+    file = os.path.join(tempfile.gettempdir(), f"kbf-progress-{uuid.uuid4().hex}")
+    before = os.environ.get(VARIABLE)
+    with on_leaving(lambda _: Path(file).unlink(missing_ok=True)):  # first: a signal may arrive at once
+        os.close(os.open(file, os.O_CREAT | os.O_EXCL, 0o600))
+        os.environ[VARIABLE] = file
+        try:
+            yield JobProgress(file)
+        finally:
+            if before is None:
+                os.environ.pop(VARIABLE, None)
+            else:
+                os.environ[VARIABLE] = before
+            Path(file).unlink(missing_ok=True)
+
+
+class JobProgress:
+    """Progress of a job, summed from the lines of its progress file."""
+
+    def __init__(self, file: str):
+        self._file = file
+        self._read_bytes = 0
+        self._units: dict[str, str] = {}  # by part, in order
+        self._done: dict[str, float] = {}  # by part, of those that have begun
+        self._totals: dict[str, float] = {}  # by unit
+        self._first: dict[str, tuple[float, float]] = {}  # by part: time first seen, and the count done by then
+
+    def describe(self) -> str:
+        """Describe the current part: `part 2 of 4, tokenizing: 1,200 of 4,904 documents, 0:00:20 left of it`.
+
+        Returns:
+            Empty if nothing was reported, as with workers on other machines.
+        """
+        begun = self.read()
+        if not begun:
+            return ""
+        part, count = list(begun.items())[-1]
+        words = f"part {[*self._units].index(part) + 1} of {len(self._units)}, {part}"
+        if not count.unit:
+            return words
+        of_total = f" of {count.total:,.0f}" if count.total else ""
+        return f"{words}: {count.done:,.0f}{of_total} {count.unit}{self._write_left(part, count)}"
+
+    def read(self) -> dict[str, Count]:
+        """Return the progress of each part that has begun, in order."""
+        with open(self._file, "rb") as file:
+            file.seek(self._read_bytes)
+            text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        for line in whole.decode().splitlines():
+            part, unit, count = line.split("\t")
+            if unit == _DONE:
+                self._done[part] = self._done.get(part, 0.0) + float(count)
+            elif part:
+                self._units[part] = unit
+            else:
+                self._totals[unit] = self._totals.get(unit, 0.0) + float(count)
+        return {part: self._count(part, unit) for part, unit in self._units.items() if part in self._done}
+
+    def _count(self, part: str, unit: str) -> Count:
+        done, total = self._done[part], self._totals.get(unit, 0.0)
+        return Count(min(done, total) if total else done, total, unit)  # a retried bundle is counted twice
+
+    def _write_left(self, part: str, count: Count) -> str:
+        now = time.monotonic()
+        since, before = self._first.setdefault(part, (now, count.done))
+        if not count.total or count.done <= before or now <= since:
+            return ""
+        seconds = (count.total - count.done) * (now - since) / (count.done - before)
+        return f", {timedelta(seconds=round(seconds))} left of it"
+
+
+# How long a command has run, and how much longer the stage that it is may take.
+
+RUN_BEGAN = "KBF_RUN_BEGAN"  # variable: when the run of a command began, seconds since 1970
+STAGE_SECONDS = "KBF_STAGE_SECONDS"  # variable: most seconds of the stage that a command is
+_command_began: float | None = None
+
+
+@contextmanager
+def timing_command() -> Iterator[None]:
+    """Count the time of a command, within the block: the loading of Keras is part of it."""
+    global _command_began
+    before, _command_began = _command_began, time.monotonic()
+    try:
+        yield
+    finally:
+        _command_began = before
+
+
+def command_seconds() -> float:
+    """Return for how long the command has run; 0.0 in a program of a user's."""
+    return 0.0 if _command_began is None else time.monotonic() - _command_began
+
+
+def stage_seconds(minutes: float) -> float:
+    """Return how much longer a stage may take that has so many minutes, fewer if the run that it is of says so."""
+    allowed = float(os.environ.get(STAGE_SECONDS, "inf"))
+    return min(60 * minutes, allowed) - command_seconds()

@@ -1,0 +1,96 @@
+"""Multiple choice: select one of several texts."""
+
+import keras
+
+from keras_bert_flow.backends.batches import as_host_array
+from keras_bert_flow.layers.encoder import ChoiceScores, MergeTexts
+from keras_bert_flow.layers.heads import SpanScores
+from keras_bert_flow.models.backbone import refuse_pooler, require_pooler
+from keras_bert_flow.models.batch_checks import position_rule
+from keras_bert_flow.models.defaults import token_accuracy, token_loss
+from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, SPAN_HEAD, SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, classify, encode, make_inputs, project
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class MultipleChoice(ModelWithHead):
+    """Multiple choice model, one logit for each of several texts, such as a question with each of its answers.
+
+    Inputs: those of the backbone, int32, (batch, choices, length). Output: float32 logits, (batch, choices). A choice
+    without tokens is filler, for rows with fewer choices, and gets a very low logit. Default loss of `compile()`: the
+    cross-entropy of the index of the right choice, (batch,).
+
+    Raises:
+        ValueError: the backbone has no pooler.
+    Source: Devlin et al. 2019, section 4.4 (SWAG).
+    """
+
+    saved_as = SavedAs("ForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1))
+
+    def __init__(self, backbone, dropout_rate=0.1, name="multiple_choice"):
+        require_pooler(backbone)
+        inputs = make_inputs(axes=(None, None))
+        merge = MergeTexts(name="merge_choices")
+        pooled = encode(backbone, {key: merge(value) for key, value in inputs.items()})["pooled_output"]
+        logits = classify(backbone, pooled, 1, dropout_rate)  # (batch * choices, 1)
+        scores = ChoiceScores(dtype="float32", name="choice_scores")(logits, inputs["padding_mask"])
+        super().__init__(backbone, inputs, scores, name)
+        self.dropout_rate = dropout_rate
+
+    def make_losses(self):
+        return token_loss()
+
+    def make_metrics(self):
+        return [token_accuracy()]
+
+    def make_rules(self, x):
+        mask = as_host_array(x.get("padding_mask"))
+        return {} if mask is None else {None: position_rule("choices", (mask != 0).any(axis=-1))}
+
+    def get_config(self):
+        return super().get_config() | {"dropout_rate": self.dropout_rate}
+
+
+# Extractive question answering: find the answer span in a text.
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class QuestionAnswerer(ModelWithHead):
+    """Extractive question answering model, with start and end logits for each token.
+
+    Inputs: those of the backbone, with the question in segment 0 and the text in segment 1. Outputs: `start` and `end`,
+    float32 logits, (batch, length), very low for padding. Default loss of `compile()`: the mean of both
+    cross-entropies. Labels are {"start": (batch,), "end": (batch,)}, token positions, the end inclusive. If there is no
+    answer, both are 0, the position of [CLS].
+
+    Args:
+        backbone: built with `use_pooler=False`.
+    Raises:
+        ValueError: the backbone has a pooler.
+    Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, `create_model`.
+    """
+
+    saved_as = SavedAs("ForQuestionAnswering", "question answerer", SPAN_HEAD, use_pooler=False, outputs=(2, 2))
+
+    default_loss_weights = {"start": 0.5, "end": 0.5}
+
+    def __init__(self, backbone, name="question_answerer"):
+        refuse_pooler(backbone)
+        inputs = make_inputs()
+        logits = project(backbone, encode(backbone, inputs)["sequence_output"], 2, "span")
+        scores = SpanScores(dtype="float32", name="span_scores")(logits, inputs["padding_mask"])
+        super().__init__(backbone, inputs, scores, name)
+
+    def make_losses(self):
+        return {"start": token_loss(), "end": token_loss()}
+
+    def make_metrics(self):
+        return {"start": [token_accuracy()], "end": [token_accuracy()]}
+
+    def make_rules(self, x):
+        mask = as_host_array(x.get("padding_mask"))
+        if mask is None:
+            return {}
+        is_real = mask != 0
+        is_real[:, :1] = True  # the place of no answer, also in an empty row
+        return {name: position_rule(f"{name} labels", is_real) for name in ("start", "end")}

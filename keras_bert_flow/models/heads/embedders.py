@@ -1,0 +1,144 @@
+"""Text embeddings, whose cosine measures the similarity of texts."""
+
+import keras
+from keras import ops
+
+from keras_bert_flow.layers.encoder import MergeTexts, SplitTexts
+from keras_bert_flow.layers.heads import TokenPooling
+from keras_bert_flow.models.backbone import refuse_pooler
+from keras_bert_flow.models.batch_checks import Rule
+from keras_bert_flow.models.losses import ContrastiveAccuracy, ContrastiveLoss, CosineError, CosineLoss
+from keras_bert_flow.models.saved_as import POOLING, SavedAs
+from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class TextEmbedder(ModelWithHead):
+    """Text embedder: pool the outputs of the encoder into one vector per text.
+
+    Inputs: those of the backbone. Output: float32, (batch, hidden). It has no loss of its own; train it on pairs with a
+    `PairEmbedder`. It is saved in the format of `sentence_transformers`.
+
+    Args:
+        backbone: built with `use_pooler=False`.
+        pooling: `mean` or `max` of the real tokens, or `cls`, the first one.
+        normalize: divide each vector by its length.
+    Raises:
+        ValueError: `pooling` is none of these, or the backbone has a pooler.
+    Source: Reimers and Gurevych 2019, section 3; arXiv:1908.10084.
+    """
+
+    saved_as = SavedAs("Model", "embedder", use_pooler=False, options=POOLING)
+
+    def __init__(self, backbone, pooling="mean", normalize=True, name="text_embedder"):
+        refuse_pooler(backbone)
+        inputs = make_inputs()
+        vectors = embed(backbone, inputs, pooling, normalize)
+        super().__init__(backbone, inputs, vectors, name)
+        self.pooling = pooling
+        self.normalize = normalize
+
+    def make_losses(self):
+        return None
+
+    def make_metrics(self):
+        return None
+
+    def get_config(self):
+        return super().get_config() | {"pooling": self.pooling, "normalize": self.normalize}
+
+
+def embed(backbone, inputs, pooling, normalize):
+    """Return the embedding of each text, float32, (texts, hidden)."""
+    sequence = encode(backbone, inputs)["sequence_output"]
+    return TokenPooling(pooling, normalize, dtype="float32", name="pooling")(sequence, inputs["padding_mask"])
+
+
+# Train text embeddings on pairs of texts (bi-encoder).
+
+CONTRASTIVE, COSINE = "contrastive", "cosine"
+OBJECTIVES = (CONTRASTIVE, COSINE)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class PairEmbedder(ModelWithHead):
+    """Embed each text of a row, to train a `TextEmbedder` on pairs; `make_embedder()` returns it.
+
+    Inputs: those of the backbone, int32, (batch, texts, length). Output: float32, (batch, texts, hidden). In training
+    a row has two texts. The default loss of `compile()` depends on the objective:
+
+    - `contrastive`: given the first text of a pair, find the second among all second texts of the batch. Labels are ids
+      of the texts, (batch, 2), so that a text that occurs twice is not its own negative. Without labels all texts are
+      taken as different. See `ContrastiveLoss`.
+    - `cosine`: the cosine of both texts should equal the label, (batch,), from -1 to 1. See `CosineLoss`.
+
+    It is saved like its embedder.
+
+    Args:
+        backbone: built with `use_pooler=False`.
+        scale: factor of the cosines in the contrastive objective; 1 / temperature.
+        pooling, normalize: as for `TextEmbedder`; neither objective depends on `normalize`.
+    Raises:
+        ValueError: `objective` or `pooling` is unknown, `scale` is not above 0, or the backbone has a pooler.
+    """
+
+    saved_as = SavedAs("Model", "embedder", use_pooler=False, options=("objective", "scale", *POOLING))
+
+    def __init__(
+        self,
+        backbone,
+        objective=CONTRASTIVE,
+        scale=20.0,
+        pooling="mean",
+        normalize=True,
+        name="pair_embedder",
+    ):
+        if objective not in OBJECTIVES:
+            raise ValueError(f"`objective` must be one of {', '.join(OBJECTIVES)}. Received: objective={objective!r}.")
+        if not scale > 0:
+            raise ValueError(f"`scale` must be above 0. Received: scale={scale}. Try 20.")
+        refuse_pooler(backbone)
+        inputs = make_inputs(axes=(None, None))
+        merge = MergeTexts(name="merge_texts")
+        vectors = embed(backbone, {key: merge(value) for key, value in inputs.items()}, pooling, normalize)
+        vectors = SplitTexts(dtype="float32", name="split_texts")(vectors, inputs["padding_mask"])
+        super().__init__(backbone, inputs, vectors, name)
+        self.objective = objective
+        self.scale = scale
+        self.pooling = pooling
+        self.normalize = normalize
+
+    def make_embedder(self):
+        """Return an embedder of single texts with the same weights."""
+        return TextEmbedder(self.backbone, self.pooling, self.normalize)
+
+    def make_losses(self):
+        return CosineLoss() if self.objective == COSINE else ContrastiveLoss(self.scale)
+
+    def make_metrics(self):
+        is_cosine = self.objective == COSINE
+        return [CosineError(name="root_mean_squared_error") if is_cosine else ContrastiveAccuracy(name="accuracy")]
+
+    def make_rules(self, x):
+        remedy = "Divide the scores of the table by the highest one."
+        return {None: Rule("cosines", -1, 1, remedy, is_whole=False)} if self.objective == COSINE else {}
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        return super().compute_loss(x, self.number_labels(y, y_pred), y_pred, sample_weight, training=training)
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        return super().compute_metrics(x, self.number_labels(y, y_pred), y_pred, sample_weight)
+
+    def get_config(self):
+        return super().get_config() | {
+            "objective": self.objective,
+            "scale": self.scale,
+            "pooling": self.pooling,
+            "normalize": self.normalize,
+        }
+
+    def number_labels(self, y, y_pred):
+        """Return the labels, or for contrastive training without labels a distinct id for each text."""
+        if y is not None or self.objective != CONTRASTIVE:
+            return y
+        return ops.reshape(ops.arange(2 * ops.shape(y_pred)[0], dtype="int32"), (-1, 2))

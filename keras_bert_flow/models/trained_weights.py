@@ -1,0 +1,186 @@
+"""Save which layers and weights are frozen in the config of a model; Keras does not for custom constructors."""
+
+import keras
+from keras import ops
+
+from keras_bert_flow.backends.values import read_variable
+
+FROZEN = "frozen"  # key in the config of a model
+
+
+def describe_frozen(model, inner=()):
+    """Return `{FROZEN: ...}` for the config of a model; empty if everything is trainable.
+
+    Args:
+        inner: nested models with their own config.
+    """
+    layers = [layer for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
+    frozen = [layer for layer in layers if not layer.trainable and layer.weights]
+    known = {id(weight) for layer in (*frozen, *inner) for weight in layer.weights}
+    weights = [weight.path for weight in model.weights if not weight.trainable and id(weight) not in known]
+    if model.trainable and not frozen and not weights:
+        return {}
+    return {FROZEN: {"model": not model.trainable, "layers": [layer.name for layer in frozen], "weights": weights}}
+
+
+def freeze(model, config):
+    """Freeze the layers and weights that `describe_frozen` returned, if any, and return the model."""
+    if config:
+        if config["model"]:
+            model.trainable = False
+        for name in config["layers"]:
+            model.get_layer(name).trainable = False
+        for weight in model.weights:
+            if weight.path in config["weights"]:
+                weight.trainable = False
+    return model
+
+
+def freeze_lowest(backbone, num_blocks):
+    """Freeze the embeddings of a backbone and its lowest blocks; a pooler stays trainable.
+
+    Args:
+        num_blocks: number of blocks; 0: only the embeddings.
+    Raises:
+        ValueError: the backbone has fewer blocks.
+    """
+    if not 0 <= num_blocks <= len(backbone.blocks):
+        raise ValueError(
+            f"The frozen blocks must be from 0 to {len(backbone.blocks)}, those of the model. Received: {num_blocks}."
+        )
+    depths = backbone.find_depths()
+    for weight in backbone.weights:
+        if depths.get(weight.path, num_blocks + 1) <= num_blocks:
+            weight.trainable = False
+
+
+# LoRA: train low-rank matrices in addition to the projections of a frozen encoder.
+#
+# Source: Hu et al. 2021, section 4; arXiv:2106.09685.
+
+QUERY, KEY, VALUE, ATTENTION_OUTPUT, FEED_FORWARD = TARGETS = (
+    "query",
+    "key",
+    "value",
+    "attention_output",
+    "feed_forward",
+)
+LORA = "lora"  # key in the config of a model
+ALPHA = 8.0  # as in peft; with it the learning rate need not change with the rank (section 4.1)
+_VARIABLES = "lora_"  # prefix of the names of LoRA variables, also in Keras
+
+
+def enable_lora(backbone, rank, alpha=ALPHA, targets=(QUERY, VALUE)):
+    """Freeze the embeddings and the blocks of a backbone, and add LoRA to projections of each block.
+
+    The pooler and the head stay trainable. Call this before the model is compiled.
+
+    Args:
+        rank: rank of the matrices.
+        alpha: their product is scaled by `alpha / rank`.
+        targets: some of `TARGETS`; `feed_forward` means both of its projections.
+    Raises:
+        ValueError: the rank or a target is invalid, or LoRA is already enabled.
+    """
+    if not (isinstance(rank, int) and rank >= 1 and alpha > 0):
+        raise ValueError(f"LoRA must have a rank of 1 or more, and an alpha above 0. Received: {rank=}, {alpha=}.")
+    if not targets or not {*targets} <= {*TARGETS}:
+        raise ValueError(f"LoRA must have targets among {', '.join(TARGETS)}. Received: {list(targets)}.")
+    if list_lora_layers(backbone):
+        raise ValueError("LoRA must be enabled once. Received: a backbone that has it. Load it anew.")
+    freeze_lowest(backbone, len(backbone.blocks))
+    for block in backbone.blocks:
+        block.enable_lora(rank, alpha, targets)
+
+
+def list_lora_layers(model):
+    """Return the layers with LoRA, whether enabled here or by Keras."""
+    # Keras has no public API to find nested layers.
+    return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
+
+
+def describe_lora(model, inner=()):
+    """Return `{LORA: ...}` for the config of a model; empty if no layer has LoRA.
+
+    Args:
+        inner: nested models with their own config.
+    """
+    known = {id(layer) for other in inner for layer in list_lora_layers(other)}
+    found = {layer.path: layer.describe_lora() for layer in list_lora_layers(model) if id(layer) not in known}
+    return {LORA: found} if found else {}
+
+
+def restore_lora(model, config):
+    """Add the LoRA that `describe_lora` returned, if any, and return the model; weights are loaded next."""
+    layers = {layer.path: layer for layer in model._flatten_layers()} if config else {}
+    for path, arguments in (config or {}).items():
+        layers[path].enable_lora(**arguments)
+    return model
+
+
+def is_lora(variable):
+    """Return whether a variable is a LoRA matrix."""
+    return variable.name.startswith(_VARIABLES)
+
+
+def read_merged(model):
+    """Yield each weight of a model except LoRA matrices, and its value with LoRA merged, as a NumPy array.
+
+    Keras merges in the compute dtype, which in mixed precision also rounds the frozen weight.
+    """
+    layers = {id(_find_adapted(layer)[0]): layer for layer in list_lora_layers(model)}
+    for variable in model.weights:
+        if not is_lora(variable):
+            value, layer = read_variable(variable), layers.get(id(variable))
+            yield variable, value if layer is None else value + _multiply(layer)
+
+
+def _find_adapted(layer):
+    """Return the weight of a `Dense` or an `Embedding` that has LoRA, and its two matrices."""
+    name = "kernel" if hasattr(layer, "_kernel") else "embeddings"
+    # Keras leaves the private `_kernel` and `_embeddings` to subclasses.
+    return getattr(layer, f"_{name}"), getattr(layer, f"lora_{name}_a"), getattr(layer, f"lora_{name}_b")
+
+
+def _multiply(layer):
+    first, second = (ops.convert_to_numpy(matrix) for matrix in _find_adapted(layer)[1:])
+    return first @ second * (layer.lora_alpha / layer.lora_rank)
+
+
+# Save which layers are quantised in the config of a model; Keras does so for top-level layers, not for nested ones.
+
+QUANTIZED = "quantized"  # key in the config of a model
+
+
+def list_quantized(model):
+    """Return the quantised layers of a model, nested ones included."""
+    return [
+        layer for layer in model._flatten_layers() if layer.quantization_mode is not None
+    ]  # Keras has no public API for this
+
+
+def describe_quantized(model, inner=()):
+    """Return `{QUANTIZED: ...}` for the config of a model; empty if no layer is quantised.
+
+    Args:
+        inner: nested models with their own config.
+    """
+    known = {id(layer) for other in inner for layer in list_quantized(other)}
+    described = {
+        layer.path: {
+            "mode": layer.quantization_mode,
+            "config": keras.saving.serialize_keras_object(layer.quantization_config),
+        }
+        for layer in list_quantized(model)
+        if id(layer) not in known
+    }
+    return {QUANTIZED: described} if described else {}
+
+
+def quantize(model, config):
+    """Quantise the layers that `describe_quantized` returned, if any, and return the model; weights are loaded next."""
+    layers = {layer.path: layer for layer in model._flatten_layers()} if config else {}
+    for path, how in (config or {}).items():
+        options = keras.saving.deserialize_keras_object(how["config"])
+        layers[path].quantize(how["mode"], config=options)
+    return model

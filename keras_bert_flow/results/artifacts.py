@@ -1,0 +1,227 @@
+"""Content keys and atomic publishing of results: digests, locks, folders that are renamed when complete.
+
+A stage's output is a folder named by a key: the digest of everything it was made from. It is built under another name
+and renamed when it is complete, so a folder with a manifest is complete, even after a kill at any time.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.console.interrupts import on_leaving
+from keras_bert_flow.files.outputs import existing_output, work_folder
+from keras_bert_flow.files.paths import check_local, check_work_folder, make_folder, refuse_link
+from keras_bert_flow.results.locks import locked
+
+KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
+CHUNK_BYTES = 1 << 20
+TEMPORARY_SUFFIX = ".tmp"
+SETTLED_SECONDS = 2.0  # a younger file may change again without a new time stamp, whose resolution is limited
+UNNAMED = (errno.EACCES, errno.EROFS, errno.EIO)  # of a write, which Python raises without the name of the file
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # of the disk, the user's quota, the process's limit
+
+
+def content_key(stage: str, settings: Any, inputs: Mapping[str, str], revision: int) -> str:
+    """Return the content key of a stage's result: a digest of everything that the result depends on.
+
+    Args:
+        stage: name of the stage.
+        settings: JSON-like values that the result depends on, and no others.
+        inputs: name of each input → digest of its content.
+        revision: number of the code that makes it, which is raised when equal settings and inputs give another result.
+    """
+    facts = {"stage": stage, "settings": settings, "inputs": dict(inputs), "revision": revision}
+    return hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:KEY_LENGTH]
+
+
+def canonical_json(value: Any) -> str:
+    """Serialise a value as canonical JSON: equal values give equal texts."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+
+
+def package_version() -> str:
+    try:
+        return metadata.version("keras-bert-flow")
+    except metadata.PackageNotFoundError:  # run from a source tree that is not installed
+        return "source"
+
+
+def file_digest(path: str | Path) -> str:
+    """Return the sha256 of a file, read in chunks.
+
+    The digest is cached for the life of the process, by the file's inode, size and times, so that several stages and
+    checks read a model of 440 MB once. A file that was changed less than `SETTLED_SECONDS` ago is not cached.
+    """
+    with open(path, "rb") as file:
+        status, now = os.fstat(file.fileno()), time.time()
+        version = _find_version(status)
+        if version in _digests:
+            return _digests[version]
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if now - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
+        _digests[version] = digest
+    return digest
+
+
+def remember_digest(path: str | Path, digest: str) -> None:
+    """Cache a known digest for `file_digest`; the file must not change any more."""
+    _digests[_find_version(os.stat(path))] = digest
+
+
+@contextmanager
+def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
+    """Yield a work folder that becomes `output` when the block ends without an error.
+
+    A second writer of the same output waits. A work folder left by a killed run is emptied first, or kept if the
+    stage is resumable. After an error, a resumable stage keeps its work folder; any other stage leaves nothing.
+
+    Raises:
+        ValueError: `output` is not on a local disk.
+        FileExistsError: `output` exists; the caller checks first whether it is the wanted result. Or what is at the
+            path of the work folder is a link, or no folder.
+        OSError: the location is not writable, or its disk is full.
+    """
+    output = check_local(output).absolute()
+    work = work_folder(output)
+    refuse_link(work)
+    make_folder(output.parent)
+    with locked(output.with_name(f".{output.name}.lock")):
+        if output.exists():
+            raise existing_output(output)
+        check_work_folder(work)
+        try:
+            with on_leaving(lambda _: _discard(work, resumable)):  # first: a signal may arrive at once
+                if not resumable:
+                    _remove(work)
+                work.mkdir(exist_ok=resumable)  # fails if rmtree failed: old files must not be published
+                _remove_temporary(work)
+                yield work
+                sync_folder(work)
+                os.rename(work, output)
+            _sync(output.parent)
+        except BaseException as error:
+            _discard(work, resumable)
+            if reason := _find_no_room(error):
+                left = f"{work} is kept" if work.exists() else "nothing of it is left"
+                raise OSError(
+                    f"The output must fit on its disk. Received: {output}, {reason}; {left}. Make room and run the "
+                    "same command again, or choose another place."
+                ) from error
+            if isinstance(error, OSError) and error.errno in UNNAMED and error.filename is None:
+                error.filename = str(work)
+            raise
+
+
+def write_atomically(path: str | Path, content: bytes) -> None:
+    """Write a file atomically: readers see the old bytes or the new ones."""
+    path = Path(path)
+    temporary = temporary_path(path)
+    try:
+        with removed_on_leaving(temporary):
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+@contextmanager
+def removed_on_leaving(path: str | Path) -> Iterator[None]:
+    """Remove a file or folder, if it exists, when a signal ends the process within the block."""
+
+    def remove(hurry: bool) -> None:
+        if os.path.isdir(path):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            Path(path).unlink(missing_ok=True)
+
+    with on_leaving(remove):
+        yield
+
+
+def follow_umask(path: Path) -> None:
+    """Set a file's mode according to the umask; some libraries create files that only their owner can read."""
+    probe = temporary_path(path)  # `os.umask` would change the umask for other threads
+    probe.touch()
+    mode = probe.stat().st_mode & 0o777
+    probe.unlink()
+    path.chmod(mode)
+
+
+def sync_folder(folder: Path) -> None:
+    """Flush every file of a folder, and the folder itself, to the disk (fsync)."""
+    for path in folder.rglob("*"):
+        _sync(path)
+    _sync(folder)
+
+
+_CUT_ARRAY = re.compile(r"^\d+ requested and \d+ written")  # of NumPy
+_digests: dict[tuple[int, ...], str] = {}
+
+
+def _find_version(status: os.stat_result) -> tuple[int, ...]:
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+def _find_no_room(error: BaseException) -> str:
+    """Return how an error says that no room was left on the disk; empty if it does not.
+
+    safetensors, Beam and others raise errors of their own that quote the system's, and NumPy counts what was written.
+    """
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return os.strerror(error.errno).lower()
+    if isinstance(error, Exception):
+        quoted = [os.strerror(number) for number in NO_ROOM if os.strerror(number) in str(error)]
+        is_cut = isinstance(error, OSError) and _CUT_ARRAY.search(str(error))
+        return quoted[0].lower() if quoted else "an array was not written whole" if is_cut else ""
+    return ""
+
+
+def _discard(work: Path, resumable: bool) -> None:
+    """Remove a work folder that will not be published, unless it holds something to resume."""
+    if not resumable:
+        _remove(work)
+    elif work.is_dir() and not any(work.iterdir()):
+        work.rmdir()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder, retrying for a few seconds, since a worker of a killed run may still write to it."""
+    for _ in range(50):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
+        time.sleep(0.1)
+
+
+def temporary_path(path: Path) -> Path:
+    """Return a name next to a file, for its content until it is complete."""
+    return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
+
+
+def _remove_temporary(folder: Path) -> None:
+    """Remove temporary files of killed runs anywhere in a work folder; they would be published with it."""
+    for path in list(folder.rglob(f".*{TEMPORARY_SUFFIX}")):
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

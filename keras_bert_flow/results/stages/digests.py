@@ -1,0 +1,184 @@
+"""Digest the inputs of stages: text, tables and published folders.
+
+Inputs from published folders are compared with their manifests when they are digested, so a key always names the bytes
+on disk.
+"""
+
+import hashlib
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.text import CorpusConfig
+from keras_bert_flow.files.inputs import InputStates, hold, hold_remote, list_digests
+from keras_bert_flow.files.outputs import walk_input
+from keras_bert_flow.results.artifacts import file_digest
+from keras_bert_flow.results.manifest import INFORMATIONAL, MANIFEST, SCORES, manifest_digest, read_manifest
+from keras_bert_flow.results.publishing import verify
+from keras_bert_flow.text.corpus.inputs import (
+    LOCAL,
+    Storage,
+    find_inputs,
+    input_format,
+    is_remote,
+    open_packed,
+    whole_file,
+)
+from keras_bert_flow.text.tokenizers.files import list_tokenizer_files
+
+# The location of the text, and a limit that only decides whether there is a result at all.
+_NOT_IN_KEYS = {"input", "max_rejected_share"}
+THREADS = 8  # of a corpus, files digested at a time
+READ_BYTES = 1 << 20
+_remote_digests: dict[tuple[str, str], str] = {}  # (path, version) → digest
+
+
+def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, str]:
+    """Digest each input file by content and format, regardless of its location and name.
+
+    Skipped unreadable files have the digest `unreadable`.
+
+    Raises:
+        ValueError: a file cannot be read and `skip_bad_inputs` is off, or a file differs from the manifest of its
+            folder.
+    """
+    paths = find_inputs(corpus.input, storage)
+    verify(*(path for path in paths if not is_remote(path)))
+    stopped = threading.Event()
+    with ThreadPoolExecutor(THREADS) as pool:  # hashing and waiting for a store leave Python's lock to the others
+        try:
+            digests = sorted(pool.map(lambda path: _digest_input(path, corpus, storage, stopped), paths))
+        except BaseException:  # also on a signal: files may be of any size
+            stopped.set()
+            pool.shutdown(cancel_futures=True)
+            raise
+    return {f"corpus-{number}": digest for number, digest in enumerate(digests)}
+
+
+def hold_corpus(corpus: CorpusConfig, storage: Storage = LOCAL) -> tuple[CorpusConfig, InputStates]:
+    """Return a corpus whose inputs are the files that are there now, and their states before they are read."""
+    paths = find_inputs(corpus.input, storage)
+    local = hold(*(path for path in paths if not is_remote(path)))
+    held = local | hold_remote([path for path in paths if is_remote(path)], storage.find_state)
+    return corpus.model_copy(update={"input": tuple(paths)}), held
+
+
+def task_digests(config: PipelineConfig) -> dict[str, str]:
+    """Digest the train and dev tables of the task: files, or folders of files as in RACE."""
+    return {name: digest_table(Path(getattr(config.task, name))) for name in ("train", "dev")}
+
+
+def folder_digest(folder: Path) -> str:
+    """Digest a folder: a published one by its manifest, a model made by others by reading its files.
+
+    Raises:
+        FileNotFoundError: the folder or a file of its manifest is missing.
+        ValueError: a file differs from the manifest.
+    """
+    verify(folder)
+    if (Path(folder) / MANIFEST).is_file():
+        return manifest_digest(read_manifest(folder))
+    return ",".join(f"{name}:{digest}" for name, digest in folder_files(folder).items())
+
+
+def folder_files(folder: Path) -> dict[str, str]:
+    """Return the sha256 of each file of a folder except informational ones, from its manifest if it has one.
+
+    Files in subfolders count, such as `1_Pooling/config.json`, which defines the pooling of a sentence-transformers
+    model; what is hidden, such as `.git` and `.cache`, and published results do not: see `outputs.walk_input`.
+    """
+    folder = Path(folder)
+    verify(folder)
+    if (folder / MANIFEST).is_file():
+        return {file.name: file.key_digest for file in read_manifest(folder).files if not file.informational}
+    if not folder.is_dir():
+        raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is not one. Check the path.")
+    elsewhere = list_digests(folder)  # if only the manifest has been fetched
+    places = {path.relative_to(folder) for path in walk_input(folder) if path.is_file()} | elsewhere.keys()
+    return {
+        place.as_posix(): elsewhere.get(place) or file_digest(folder / place)
+        for place in sorted(places)
+        if place.name not in INFORMATIONAL | SCORES
+    }
+
+
+def digest_input_file(path: str | Path) -> str:
+    """Digest the content of an input file."""
+    verify(path)
+    return file_digest(path)
+
+
+def digest_tokenizer(path: str | Path, name: str) -> dict[str, str]:
+    """Digest the files of a tokenizer: the given one, under `name`, and those beside a `tokenizer.json`.
+
+    What the files beside a `vocab.txt` say enters the key by itself: see `files.describe_rules`.
+    """
+    files = list_tokenizer_files(path)
+    verify(*files)
+    counted = files if Path(path).suffix == ".json" else files[:1]
+    return {name if file == Path(path) else file.name: file_digest(file) for file in counted}
+
+
+def digest_table(path: Path) -> str:
+    """Digest a table of a task: a file, or a folder of files as in RACE."""
+    verify(path)
+    if not path.is_dir():
+        return file_digest(path)
+    return ",".join(
+        f"{file.relative_to(path)}:{file_digest(file)}" for file in sorted(walk_input(path)) if file.suffix == ".txt"
+    )
+
+
+def _digest_input(path: str, corpus: CorpusConfig, storage: Storage, stopped: threading.Event) -> str:
+    try:
+        digest = _digest_remote(path, storage, stopped) if is_remote(path) else _digest_local(path, storage)
+    except ValueError:
+        if corpus.skip_bad_inputs:
+            return "unreadable"
+        raise
+    kind = input_format(path)
+    return digest if kind == ".txt" else f"{kind}:{digest}"
+
+
+def _digest_local(path: str, storage: Storage) -> str:
+    with open_packed(path, storage), whole_file(path):
+        return file_digest(path)
+
+
+def _digest_remote(path: str, storage: Storage, stopped: threading.Event) -> str:
+    """Digest a remote file, whose version is asked for first: a file that did not change is read once a process."""
+    version = storage.find_version(path)
+    if version is not None and (path, version) in _remote_digests:
+        return _remote_digests[path, version]
+    digest = hashlib.sha256()
+    with open_packed(path, storage) as file, whole_file(path):
+        while block := file.read(READ_BYTES):
+            if stopped.is_set():
+                raise InterruptedError
+            digest.update(block)
+    if version is not None:
+        _remote_digests[path, version] = digest.hexdigest()
+    return digest.hexdigest()
+
+
+def list_corpus_settings(corpus: CorpusConfig) -> dict[str, Any]:
+    """Return the corpus settings that are part of keys."""
+    return corpus.model_dump(exclude=_NOT_IN_KEYS)
+
+
+def drop_paths(settings: dict[str, Any]) -> dict[str, Any]:
+    """Drop the paths of inputs, whose content is digested separately."""
+    paths = {
+        "corpus": _NOT_IN_KEYS,
+        "task": {"train", "dev", "extra_dev"},
+        "vocabulary": {"file"},
+        "evaluation": {"minimal_pairs"},
+    }
+    return {
+        section: {name: value for name, value in values.items() if name not in paths[section]}
+        if section in paths
+        else values
+        for section, values in settings.items()
+    }

@@ -1,0 +1,34 @@
+"""The stage that distils a smaller model from a pre-trained one."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.results.stages.digests import folder_digest
+from keras_bert_flow.results.stages.pretraining import pretraining_settings
+from keras_bert_flow.results.stages.stage import Stage
+
+DISTILLATION = Stage("distillation", "distill", made_by="keras_bert_flow.training.distillation", revision=1)
+
+
+def distillation_key(config: PipelineConfig, records: Path, teacher: Path, earlier: Sequence = ()) -> str:
+    """Return the content key of a distilled model.
+
+    Args:
+        config: configuration of the whole run.
+        teacher: model directory of the teacher.
+        earlier: different settings that its first steps were made with.
+    """
+    return DISTILLATION.make_key(distillation_settings(config.student, earlier), distillation_inputs(records, teacher))
+
+
+def distillation_settings(student: PipelineConfig, earlier: Sequence = ()) -> dict[str, Any]:
+    """Return the settings that are part of the key, from the configuration of the student."""
+    settings = pretraining_settings(student, earlier)
+    return settings | {"distillation": student.needed_distillation.model_dump(exclude={"teacher", "student"})}
+
+
+def distillation_inputs(records: Path, teacher: Path) -> dict[str, str]:
+    """Digest the inputs of a distillation."""
+    return {"records": folder_digest(records), "teacher": folder_digest(teacher)}

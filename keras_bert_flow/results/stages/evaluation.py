@@ -1,0 +1,41 @@
+"""The stage that evaluates models and writes the report."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.results.stages.digests import (
+    digest_input_file,
+    digest_table,
+    drop_paths,
+    folder_digest,
+    task_digests,
+)
+from keras_bert_flow.results.stages.stage import Stage, refuse_auto
+
+EVALUATION = Stage("evaluation", "report", made_by="keras_bert_flow.evaluation.evaluate", revision=1)
+
+
+def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:
+    """Return the content key of a report; `phases` are the pre-training folders whose scores it shows."""
+    settings, pairs = evaluation_settings(config), config.evaluation.minimal_pairs
+    extra = {f"extra_dev {name}": digest_table(Path(path)) for name, path in config.task.extra_dev.items()}
+    extra |= {"minimal_pairs": digest_input_file(pairs)} if pairs else {}
+    inputs = evaluation_inputs(finetuned, records, phases) | task_digests(config) | extra
+    return EVALUATION.make_key(settings, inputs)
+
+
+def evaluation_settings(config: PipelineConfig) -> dict[str, Any]:
+    """Return the settings that are part of the key."""
+    refuse_auto(pretraining=config.pretraining.precision, finetuning=config.finetuning.precision)
+    left_out = {"runs", "beam", "distribution", "loggers", "matrix", "tuning"}
+    if config.evaluation.minimal_pairs is None:
+        left_out.add("evaluation")
+    return drop_paths(config.model_dump(exclude=left_out))
+
+
+def evaluation_inputs(finetuned: Path, records: Path, phases: Sequence[Path]) -> dict[str, str]:
+    """Digest the inputs of an evaluation report."""
+    pretrained = {f"pretrained-{number}": folder_digest(folder) for number, folder in enumerate(phases, 1)}
+    return {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | pretrained

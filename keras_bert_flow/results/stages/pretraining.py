@@ -1,0 +1,48 @@
+"""The stage that pre-trains a model on records."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.results.stages.digests import folder_digest
+from keras_bert_flow.results.stages.stage import Stage, refuse_auto
+
+PRETRAINING = Stage("pretraining", "pretrain", made_by="keras_bert_flow.training.pretraining.pretrain", revision=1)
+INITIAL = "initial"  # folder of the model before the first step, where its token embeddings are not random
+# Settings of pre-training that change what is logged and kept, but not the resulting weights and scores.
+WATCHING = (
+    "log_every_steps",
+    "tensorboard",
+    "checkpoint_every_steps",
+    "keep_checkpoints",
+    "keep_best",
+    "peak_flops",
+)
+
+
+def pretraining_key(
+    config: PipelineConfig, records: Path, initial_model: Path | None = None, earlier: Sequence = ()
+) -> str:
+    """Return the content key of a pre-trained model; `earlier`: different settings that its first steps used."""
+    return PRETRAINING.make_key(pretraining_settings(config, earlier), pretraining_inputs(records, initial_model))
+
+
+def pretraining_settings(config: PipelineConfig, earlier: Sequence = ()) -> dict[str, Any]:
+    """Return the settings that are part of the key."""
+    refuse_auto(pretraining=config.pretraining.precision)
+    settings = config.model_dump(include={"model", "seed", "backend"})
+    settings["pretraining"] = config.pretraining.model_dump(exclude=find_unseen(config))
+    return settings | ({"earlier": list(earlier)} if earlier else {})
+
+
+def find_unseen(config: PipelineConfig) -> set[str]:
+    """Return the settings of pre-training that are not part of the key."""
+    is_chosen = config.pretraining.publish == "best"  # then the evaluation interval affects which model is published
+    return {*WATCHING} if is_chosen else {*WATCHING, "evaluate_every_steps"}
+
+
+def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:
+    """Digest the inputs of a pre-training."""
+    initial = {} if initial_model is None else {"initial_model": folder_digest(initial_model)}
+    return {"records": folder_digest(records)} | initial

@@ -1,0 +1,59 @@
+"""The stage that makes masked records from a corpus."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
+from keras_bert_flow.results.stages.digests import (
+    corpus_digests,
+    digest_input_file,
+    digest_tokenizer,
+    list_corpus_settings,
+)
+from keras_bert_flow.results.stages.stage import Stage
+from keras_bert_flow.text.corpus.inputs import LOCAL, Storage
+from keras_bert_flow.text.tokenizers.files import describe_beside
+
+RECORDS = Stage("records", "records", made_by="beam_jobs.build_records", revision=1)
+IMPORTED = Stage("records", "records", made_by="keras_bert_flow.checks.importing", revision=RECORDS.revision)
+
+
+def records_key(
+    corpus: CorpusConfig,
+    records: RecordsConfig,
+    vocabulary_file: Path,
+    cased: bool,
+    seed: int,
+    storage: Storage = LOCAL,
+) -> str:
+    return records_key_of(corpus_digests(corpus, storage), corpus, records, vocabulary_file, cased, seed)
+
+
+def records_key_of(
+    text: Mapping[str, str], corpus: CorpusConfig, records: RecordsConfig, vocabulary_file: Path, cased: bool, seed: int
+) -> str:
+    """Return the content key of records; `text`: the digests of the corpus."""
+    settings = {
+        "corpus": list_corpus_settings(corpus),
+        "records": records.model_dump(),
+        "cased": cased,
+        "seed": seed,
+    }
+    settings |= describe_beside(vocabulary_file)
+    return RECORDS.make_key(settings, {**text, **digest_tokenizer(vocabulary_file, "vocabulary")})
+
+
+def imported_key(
+    config: Mapping[str, Any], parts: Mapping[str, Sequence[str]], vocabulary_file: str | Path
+) -> tuple[str, dict[str, str]]:
+    """Return the content key of imported records, and the digests of their files.
+
+    Args:
+        config: settings given for them.
+        parts: `train` and `held_out` → their files.
+    """
+    inputs = digest_tokenizer(vocabulary_file, "vocabulary")
+    for part, paths in parts.items():
+        inputs |= {f"{part}-{number}": digest_input_file(path) for number, path in enumerate(paths)}
+    return IMPORTED.make_key(config, inputs), inputs

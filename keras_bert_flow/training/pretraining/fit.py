@@ -1,0 +1,83 @@
+"""Check that the encoder family, the tokenizer and the settings fit the pre-training objective."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.config.pretraining import ModelConfig
+from keras_bert_flow.models.families.family import find_family
+from keras_bert_flow.models.sizes import resolve_shape
+from keras_bert_flow.text.objectives.objective import find_objective
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+
+
+def check_objective(name: str, family: str, bag_of_words: float) -> None:
+    """Raise ValueError if an encoder family has no model for an objective, or the objective no bag-of-words loss.
+
+    Args:
+        name: of the objective.
+        family: of the encoder.
+        bag_of_words: weight of that loss.
+    """
+    objective = find_objective(name)
+    if objective.has_pairs and not find_family(family).has_sentence_task:
+        raise ValueError(
+            f"`records.objective` must have no sentence task for the family {family}. Received: {name}. Use mlm."
+        )
+    if objective.families and family not in objective.families:
+        raise ValueError(
+            f"`model.family` must be one of {', '.join(objective.families)} for the objective {name}. Received: "
+            f"{family}."
+        )
+    if bag_of_words and not objective.has_words_head:
+        raise ValueError(
+            f"`pretraining.bag_of_words` must be 0 with the objective {name}. Received: {bag_of_words}. Leave it "
+            "out, or use mlm."
+        )
+
+
+def check_padding(model: ModelConfig, tokenizer: Tokenizer) -> None:
+    """Raise ValueError if `pad_token_id`, after which positions start, is not that of the tokenizer."""
+    found = getattr(resolve_shape(model, tokenizer.vocabulary_size), "pad_token_id", tokenizer.pad_id)
+    if found != tokenizer.pad_id:
+        raise ValueError(
+            f"`model.options.pad_token_id` must be that of the tokenizer. Received: {found}, a tokenizer with "
+            f"{tokenizer.pad_id}. Set it to {tokenizer.pad_id}."
+        )
+
+
+# Check the shape of the initial model of continued pre-training.
+
+# Fields that may differ: rates are those of the run, and a checkpoint may have more segments and rows of
+# embeddings than are used.
+FREE = {
+    "num_segments",
+    "dropout_rate",
+    "attention_dropout_rate",
+    "layer_norm_epsilon",
+    "initializer_range",
+    "mlm_hidden_act",
+    "mlm_layer_norm_epsilon",
+    "num_pieces",
+}
+
+
+def check_shape(found: Mapping[str, Any], shape: ModelConfig, folder: Path) -> None:
+    """Raise ValueError unless a model has the configured shape.
+
+    Args:
+        found: constructor arguments of its encoder.
+        shape: the configured shape.
+        folder: the model directory, for the message.
+    """
+    wanted = {"family": shape.family} | resolve_shape(shape, found["vocabulary_size"]).describe()
+    others = [
+        f"{name}={found.get(name)}, not {value}"
+        for name, value in wanted.items()
+        if name not in FREE and found.get(name) != value
+    ]
+    if others:
+        raise ValueError(
+            f"The initial model must have the shape that the configuration says. Received: {folder}, with "
+            f"{'; '.join(others)}. Set these in the section `model`."
+        )

@@ -1,1 +1,0 @@
-"""State of a run on disk: checkpoints, the log, and the identity of the run."""
