@@ -36,8 +36,8 @@ def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, flo
     # These import Keras, whose backend `main` sets first.
     from keras_bert_flow.config.loading import load_config
     from keras_bert_flow.conversion.model_directory import load_task_model
+    from keras_bert_flow.data.model_tokenizer import read_tokenizer
     from keras_bert_flow.data.tasks import read_batches
-    from keras_bert_flow.data.text_preprocessor import read_tokenizer
     from keras_bert_flow.layers import attention
     from keras_bert_flow.models.defaults import token_loss
     from keras_bert_flow.training.finetuning.task_data import read_task_files

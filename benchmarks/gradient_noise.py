@@ -22,8 +22,8 @@ from sklearn.linear_model import LogisticRegression
 
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.conversion.model_directory import load_task_model
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import choose_widths, deal_at_random, deal_by_length, predict_features
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.training.finetuning.task_data import read_task_files
 
 Deal = Callable[[np.random.Generator], list[np.ndarray]]

@@ -37,7 +37,7 @@ _HOMES = {
     "adamw": "training.optimizers.factory",
     "distill": "training.distillation",
     "export_model": "export.export_model",
-    "evaluate_minimal_pairs": "evaluation.questions",
+    "evaluate_minimal_pairs": "evaluation.minimal_pairs",
     "from_keras_hub": "conversion.keras_hub_models",
     "find_model": "results.choosing",
     "finetune": "training.finetuning.finetune",

@@ -18,8 +18,8 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.conversion.directory_check import check_directory
 from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.pretraining_records import PretrainingRecords, show_examples
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.evaluation.tables import grid_text, read_grid
 from keras_bert_flow.prediction.load import find_task
 from keras_bert_flow.prediction.search import open_index

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.evaluation.questions import score_predictions
 from keras_bert_flow.tasks.formats.glue import write_glue_submission
 from keras_bert_flow.tasks.registry import make_task

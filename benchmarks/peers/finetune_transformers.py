@@ -22,8 +22,8 @@ import torch
 import transformers
 
 from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import deal_at_random, make_generator, make_inputs, make_labels
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.tasks.core.task import Features
 from keras_bert_flow.training.finetuning.task_data import read_task_files
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.serving import serve
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, make_inputs, plan_tightly
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.export.format import find_export_format
 from keras_bert_flow.tasks.formats.tables import read_columns
 from keras_bert_flow.tasks.registry import read_task

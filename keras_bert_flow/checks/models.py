@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_check import check_directory
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.files.outputs import check_output_file
 from keras_bert_flow.prediction.lines import check_arrays, check_index, check_lines_file, refuse_parquet
 from keras_bert_flow.prediction.load import check_request

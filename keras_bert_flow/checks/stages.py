@@ -14,8 +14,8 @@ from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.conversion.directory_check import check_words_head
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.pretraining_records import check_record_vocabulary
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.distribution.cluster import check_devices
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.outputs import check_output, shorten_path

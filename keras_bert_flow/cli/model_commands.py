@@ -231,7 +231,7 @@ def _check_scored(
 
 def _print_pairs(model: Path, path: Path, limit: int | None, as_json: bool) -> None:
     encoded = read_pairs(model, path, limit)
-    from keras_bert_flow.evaluation.questions import count_masked_copies, evaluate_minimal_pairs
+    from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs
     from keras_bert_flow.evaluation.tables import pairs_text
 
     with counting_progress(count_masked_copies(encoded), "Sentences with a mask") as advance:

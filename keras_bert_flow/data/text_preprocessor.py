@@ -6,29 +6,16 @@ from typing import Any
 
 import numpy as np
 
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import halve_widths, make_inputs
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE
 from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, pose_texts
 from keras_bert_flow.tasks.registry import read_task
-from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # Read the tokenizer of a model directory.
-
-
-def read_tokenizer(model: str | Path) -> Tokenizer:
-    """Return the tokenizer of a model directory, from `vocab.txt`, or else from `tokenizer.json`.
-
-    Without a word about case in its files a `vocab.txt` is uncased, as in `transformers`.
-
-    Args:
-        model: local or remote location; see `stores.fetching.fetch`.
-    Raises:
-        FileNotFoundError: the directory has neither file.
-        ValueError: a file is damaged, two contradict each other, or the tokenizer is of a kind that is not implemented.
-    """
-    return read_tokenizer_file(find_tokenizer_file(fetch(model)))
 
 
 SEQUENCE_LENGTH = 512

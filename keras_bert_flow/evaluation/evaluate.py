@@ -14,12 +14,11 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.precision import resolve_precision
 from keras_bert_flow.console.job_progress import JobPart, expect, note, plan_parts
 from keras_bert_flow.console.terminal import escape_markdown
+from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs
 from keras_bert_flow.evaluation.page import gather_costs
 from keras_bert_flow.evaluation.questions import (
     DEV,
     Questions,
-    count_masked_copies,
-    evaluate_minimal_pairs,
     read_pairs,
     read_questions,
     require_kind,

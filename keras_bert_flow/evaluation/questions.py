@@ -2,26 +2,21 @@
 
 import json
 import logging
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.directory_check import check_masked_lm
-from keras_bert_flow.data.tasks import BATCH_POSITIONS
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.prediction.load import find_task, has_unnamed_outputs, name_outputs
-from keras_bert_flow.prediction.sentence_scorer import SentenceScorer
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.tasks.core.task import Features, Prediction, Task, with_inputs
 from keras_bert_flow.tasks.core.texts import describe_unreachable
 from keras_bert_flow.tasks.formats.rows import JSON_LINES, abridge
 from keras_bert_flow.tasks.formats.tables import sort_names
-from keras_bert_flow.tasks.minimal_pairs import GROUPINGS, EncodedPairs, encode_pairs, read_minimal_pairs
+from keras_bert_flow.tasks.minimal_pairs import EncodedPairs, encode_pairs, read_minimal_pairs
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.training.finetuning.task_data import fetch_table, fetch_tables
 
@@ -114,73 +109,6 @@ def require_kind(task: Task, found: Task, model: str | Path) -> None:
 #     limit: most pairs of a phenomenon, None if all were scored
 #     phenomena, linguistics_terms, fields: group (a `UID`, `linguistics_term` or `field` of the file) →
 #         pairs, accuracy, standard_error and ties, in the order of the file; empty if no line names one
-
-
-def evaluate_minimal_pairs(
-    model: str | Path,
-    path: str | Path,
-    limit: int | None = None,
-    batch_positions: int = BATCH_POSITIONS,
-    advance: Callable[[float], None] = lambda count: None,
-    encoded: EncodedPairs | None = None,
-) -> dict[str, Any]:
-    """Score a masked language model on minimal pairs by pseudo-log-likelihood.
-
-    Args:
-        model: model directory with a masked-LM head.
-        path: .jsonl in the format of BLiMP, possibly packed; see `read_minimal_pairs`.
-        limit: score only this many pairs of each phenomenon, the first ones. Default: all.
-        batch_positions: token positions of a batch.
-        advance: called with the number of further masked copies of sentences that are scored; one per token.
-        encoded: what `read_pairs` returns for these arguments, if already called.
-    Returns:
-        The results, as the module describes them.
-    Raises:
-        FileNotFoundError, ValueError: as for `read_pairs`, or the weights are unusable.
-    """
-    encoded = encoded or read_pairs(model, path, limit)
-    scorer = SentenceScorer(model, batch_positions)
-    scores = scorer.score(encoded.sentences, lambda batches: _tell(batches, advance))
-    return summarise_pairs(encoded, scores) | {"limit": limit}
-
-
-def count_masked_copies(encoded: EncodedPairs) -> int:
-    """Return how many masked copies of sentences are scored; equal sentences are scored once."""
-    return sum(len(token_ids) - 2 for token_ids in encoded.sentences)
-
-
-def summarise_pairs(encoded: EncodedPairs, scores: np.ndarray) -> dict[str, Any]:
-    """Compare the scores of each pair, and summarise them over all pairs and over each group.
-
-    Args:
-        scores: float, (sentences,).
-    """
-    good, bad = scores[encoded.good], scores[encoded.bad]
-    points = np.where(good == bad, 0.5, good > bad)  # (pairs,)
-    groups = {}
-    for grouping in GROUPINGS:
-        members: dict[str, list[int]] = {}
-        for number, pair in enumerate(encoded.pairs):
-            if (name := pair.groups[grouping]) is not None:
-                members.setdefault(name, []).append(number)
-        groups[grouping] = {name: _summarise(points[numbers]) for name, numbers in members.items()}
-    return _summarise(points) | groups
-
-
-def _summarise(points: np.ndarray) -> dict[str, Any]:
-    error = float(points.std(ddof=1)) / math.sqrt(len(points)) if len(points) > 1 else None
-    return {
-        "pairs": len(points),
-        "accuracy": float(points.mean()),
-        "standard_error": error,
-        "ties": int((points == 0.5).sum()),
-    }
-
-
-def _tell(batches: Sequence, advance: Callable[[float], None]) -> Iterator:
-    for rows, width in batches:
-        yield rows, width
-        advance(len(rows))
 
 
 # Write the predictions of a run as JSON lines, and in the official format if there is one.

@@ -4,7 +4,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.export.format import find_export_format
 from keras_bert_flow.export.kinds import find_kind
 from keras_bert_flow.files.outputs import check_place, existing_output

@@ -10,8 +10,8 @@ import numpy as np
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.conversion.model_directory import load_backbone, load_task_model
 from keras_bert_flow.conversion.sentence_files import read_sentence_input
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.models.probing import WHOLE, make_features_model
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.exported_model import ExportedModel, load_exported

@@ -10,8 +10,8 @@ import numpy as np
 import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.conversion.model_directory import load_pretrainer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.tasks.core.task import Features, join_texts

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any, final
 
 from keras_bert_flow.conversion.model_directory import load_task_model
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.exported_model import load_exported
 from keras_bert_flow.prediction.load import find_task

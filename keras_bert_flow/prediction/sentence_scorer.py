@@ -8,8 +8,8 @@ from typing import final
 
 import numpy as np
 
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ask_in_batches, choose_few_widths
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.probing import LOG_PROBABILITIES, make_token_scorer
 from keras_bert_flow.prediction.lines import check_batch_positions

@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from keras_bert_flow.conversion.model_directory import load_backbone, save_model_directory
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.heads.classifiers import TextClassifier
 from tests.oracles.small_bert import SMALL

@@ -8,7 +8,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.job_progress import following_job
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.evaluation.evaluate import evaluate_model, list_shortened, write_evaluation
-from keras_bert_flow.evaluation.questions import evaluate_minimal_pairs
+from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
 from keras_bert_flow.evaluation.tables import grid_markdown
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM

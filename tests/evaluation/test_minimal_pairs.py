@@ -10,12 +10,8 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.cli import app
-from keras_bert_flow.evaluation.questions import (
-    count_masked_copies,
-    evaluate_minimal_pairs,
-    read_pairs,
-    summarise_pairs,
-)
+from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs, summarise_pairs
+from keras_bert_flow.evaluation.questions import read_pairs
 from keras_bert_flow.evaluation.tables import describe_minimal_pairs, pairs_markdown, pairs_text
 from keras_bert_flow.tasks.minimal_pairs import EncodedPairs, MinimalPair
 from tests.prediction.models import save_masked_lm

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.export import comparison, format
 from keras_bert_flow.export.comparison import make_batches
 from keras_bert_flow.export.export_model import export_model

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.prediction.sentence_scorer import SentenceScorer, copy_with_masks
 from tests.prediction.models import LONGEST, PIECES, Watched, make_backbone, save, save_masked_lm
 

@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.task_data import read_task_data
 from keras_bert_flow.training.pretraining.pretrain import pretrain

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from sklearn.dummy import DummyClassifier
 
 import keras_bert_flow as kbf
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.prediction.predictor import Predictor
 from keras_bert_flow.results.manifest import check_folder

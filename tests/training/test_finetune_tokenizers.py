@@ -3,7 +3,7 @@
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
 from tests.oracles.other_tokenizers import make_byte_level, make_unigram
 from tests.oracles.small_bert import TINY

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.pretraining.fit import check_objective
 from keras_bert_flow.training.pretraining.pretrain import pretrain

@@ -13,6 +13,7 @@ from keras_bert_flow.conversion.adapters import (
     is_adapter,
     read_adapter_config,
 )
+from keras_bert_flow.conversion.card_loading import describe_merged
 from keras_bert_flow.conversion.directory_check import open_directory
 from keras_bert_flow.conversion.directory_files import make_label_fields, number_labels
 from keras_bert_flow.conversion.formats.format import Checkpoint, Format, Tensors
@@ -22,7 +23,6 @@ from keras_bert_flow.conversion.formats.huggingface import (
     TOKENIZER,
     HuggingFace,
 )
-from keras_bert_flow.conversion.model_card import describe_merged
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_root, find_table_of
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER

@@ -17,7 +17,7 @@ from keras_bert_flow.config.precision import resolve_precision
 from keras_bert_flow.console.job_progress import stage_seconds, told_if_long
 from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_files import read_json, read_shape
-from keras_bert_flow.data.text_preprocessor import read_tokenizer
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
