@@ -36,7 +36,7 @@ NEAREST, BATCH = 2, 6  # files that are imported before the first of their tests
 SMOKE = (
     "tests/text/test_masking.py",
     "tests/records/test_tfrecord.py",
-    "tests/test_config.py",
+    "tests/config/test_config.py",
     "tests/layers/test_layer_contract.py",
     "tests/models/test_masked_lm.py",
 )
@@ -47,7 +47,7 @@ READ_BY = (
     ("README.md", "tests/test_readme.py"),
     ("docs/*.py", "tests/test_docs.py"),
     ("examples/*", "tests/test_examples.py"),
-    ("configs/*.yaml", "tests/test_config.py"),
+    ("configs/*.yaml", "tests/config/test_config.py"),
     ("tests/golden/*.json", "tests/golden/test_recording.py"),
 )
 # It reads every source, each in a test of its own.

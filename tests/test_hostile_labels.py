@@ -18,13 +18,13 @@ from keras_bert_flow.evaluation.evaluate import PACKAGES
 from keras_bert_flow.evaluation.summary import align, unreachable_markdown
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.results.manifest import write_manifest
+from tests.console.test_markdown import PARSER, read_table, shown, text_of
 from tests.evaluation.test_page import OURS, Elements
 from tests.hostile_names import HOSTILE, hidden_in
 from tests.oracles.small_bert import TINY
 from tests.patience import PATIENCE_SECONDS
 from tests.tasks.kinds import LETTERS
 from tests.terminals import read_terminal
-from tests.test_markdown import PARSER, read_table, shown, text_of
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.slow]
 

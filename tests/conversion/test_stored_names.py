@@ -13,7 +13,8 @@ import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.conversion.directory_check import check_directory
 from keras_bert_flow.models.probing import make_vocabulary_model
-from tests.conversion.test_families import make_backbone, randomised
+from tests.contracts import randomise
+from tests.conversion.test_families import make_backbone
 from tests.oracles.small_bert import make_inputs
 
 torch = pytest.importorskip("torch", reason="the reference needs torch")
@@ -39,7 +40,7 @@ def made(tmp_path_factory):
     def make(family):
         if family not in folders:
             folders[family] = tmp_path_factory.mktemp(family)
-            randomised(kbf.MaskedLM(make_backbone(family, use_pooler=False))).save_to_preset(folders[family])
+            randomise(kbf.MaskedLM(make_backbone(family, use_pooler=False))).save_to_preset(folders[family])
         return folders[family]
 
     return make

@@ -10,7 +10,8 @@ import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.models.backbone import INPUT_NAMES
 from keras_bert_flow.models.probing import make_vocabulary_model
-from tests.conversion.test_families import TOLERANCE, load_reference, make_backbone, make_ids, randomised, run_reference
+from tests.contracts import TOLERANCE, make_ids, randomise, run_reference
+from tests.conversion.test_families import load_reference, make_backbone
 from tests.oracles.small_bert import LENGTHS, make_inputs
 
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
@@ -32,7 +33,7 @@ def guess(model):
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_table_of_its_own_travels_both_ways(tmp_path, family):
-    model = randomised(kbf.MaskedLM(make_backbone(family, use_pooler=False), tie_weights=False))
+    model = randomise(kbf.MaskedLM(make_backbone(family, use_pooler=False), tie_weights=False))
     model.save_to_preset(tmp_path / "ours")
     assert json.loads((tmp_path / "ours" / "config.json").read_text())["tie_word_embeddings"] is False
     ours, of_reference = guess(model)
@@ -46,7 +47,7 @@ def test_table_of_its_own_travels_both_ways(tmp_path, family):
 
 
 def test_both_heads_of_bert_travel_with_a_table(tmp_path):
-    model = randomised(kbf.BertPretrainer(make_backbone("bert"), tie_weights=False))
+    model = randomise(kbf.BertPretrainer(make_backbone("bert"), tie_weights=False))
     model.save_to_preset(tmp_path / "ours")
     reference = transformers.BertForPreTraining.from_pretrained(tmp_path / "ours")
     np.testing.assert_array_equal(
@@ -69,7 +70,7 @@ def test_further_pretraining_keeps_the_table(tmp_path):
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_logits_of_all_tokens_are_those_of_the_head(tied):
-    model = randomised(kbf.MaskedLM(make_backbone("bert", use_pooler=False), tie_weights=tied))
+    model = randomise(kbf.MaskedLM(make_backbone("bert", use_pooler=False), tie_weights=tied))
     inputs = make_ids(make_inputs(masks_per_sequence=3))
     positions = inputs["mask_positions"]
     logits = keras.ops.convert_to_numpy(make_vocabulary_model(model)({name: inputs[name] for name in INPUT_NAMES}))

@@ -18,8 +18,8 @@ from keras_bert_flow.cli.run_commands import run
 from keras_bert_flow.results.collection import choose
 from keras_bert_flow.results.lineage import find_results
 from keras_bert_flow.results.locks import find_needs
-from tests.lineage.conftest import DAY
 from tests.other_users import needs_root
+from tests.results.conftest import DAY
 
 STAGES = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
 BACKEND = "backend=torch"

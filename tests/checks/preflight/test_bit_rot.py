@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from keras_bert_flow.results.manifest import write_manifest
+from tests.checks.preflight.refused import assert_refused
 from tests.oracles.tiny_model import PIECES, TINY_SHAPE, write_tiny_model
 from tests.oracles.tiny_records import write_tiny_records
-from tests.preflight.refused import assert_refused
 
 TABLE = "text\tlabel\ngood\tyes\nbad\tno\n"
 TASK = "--task run.yaml --set finetuning.sequence_length=16"

@@ -18,7 +18,7 @@ from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.terminals import read_terminal
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 INTERRUPTED_LINE = "kbf: interrupted; run the same command again to complete it."
 TERMINATED_LINE = "kbf: terminated by SIGTERM; run the same command again to complete it."
 HUNG_UP_LINE = "kbf: its terminal was closed (SIGHUP); run the same command again to complete it."

@@ -11,7 +11,7 @@ from keras_bert_flow.config.pipeline import Dimension, PipelineConfig, with_grid
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 
-CONFIGS = sorted((Path(__file__).parents[1] / "configs").rglob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[2] / "configs").rglob("*.yaml"))
 
 
 def list_kinds(kind: type[Settings]) -> list[type[Settings]]:

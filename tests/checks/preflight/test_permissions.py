@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.checks.preflight.refused import assert_refused
 from tests.oracles.tiny_model import write_tiny_model
-from tests.preflight.refused import assert_refused
 
 NOBODY = 65534
 DENIED = "permission denied. Change its permissions or choose another path"

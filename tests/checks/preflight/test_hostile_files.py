@@ -5,9 +5,9 @@ import resource
 
 import pytest
 
+from tests.checks.preflight.refused import assert_refused
+from tests.files.test_yaml_documents import HOSTILE
 from tests.oracles.tiny_model import write_tiny_model
-from tests.preflight.refused import assert_refused
-from tests.test_yaml_documents import HOSTILE
 
 COMMANDS = {
     "vocab": ["vocab", "--input", "none.txt", "--output", "new", "--config"],

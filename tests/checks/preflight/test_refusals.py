@@ -3,7 +3,7 @@
 import pytest
 
 from flows.pipeline import bert_pipeline, evaluate, finetune, preprocess, pretrain
-from tests.preflight.refused import assert_refused
+from tests.checks.preflight.refused import assert_refused
 
 PROBED = "{pooling: bag_of_words, head_start: probe"
 # overrides of a configuration that is right → words of the message

@@ -11,9 +11,9 @@ import keras_bert_flow as kbf
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.results.choosing import find_model, is_configuration
 from keras_bert_flow.results.manifest import manifest_digest, read_manifest
-from tests.lineage.conftest import publish_folder
 from tests.oracles.tiny_model import write_tiny_model
 from tests.patience import PATIENCE_SECONDS
+from tests.results.conftest import publish_folder
 
 YAML = "name: mine\ntask: {train: train.tsv, dev: dev.tsv}\n"
 

@@ -16,7 +16,7 @@ from keras_bert_flow.results.collection import choose
 from keras_bert_flow.results.lineage import find_results
 from keras_bert_flow.results.stages.digests import folder_digest
 from keras_bert_flow.text.corpus.inputs import find_inputs
-from tests.lineage.conftest import publish_folder
+from tests.results.conftest import publish_folder
 
 
 @pytest.fixture

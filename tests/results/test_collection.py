@@ -10,10 +10,10 @@ import pytest
 
 from keras_bert_flow.results.collection import choose, find_related, read_age, remove_results
 from keras_bert_flow.results.lineage import find_results
-from tests.lineage.conftest import DAY, make_old
-from tests.lineage.test_results import start_maker
 from tests.other_users import ANNE, common, needs_root, start_as
 from tests.patience import PATIENCE_SECONDS
+from tests.results.conftest import DAY, make_old
+from tests.results.test_results import start_maker
 
 __all__ = ["common"]
 

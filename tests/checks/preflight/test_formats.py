@@ -7,7 +7,7 @@ import pytest
 
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.training.finetuning.task_data import check_task_files
-from tests.preflight.refused import assert_refused
+from tests.checks.preflight.refused import assert_refused
 
 
 def squad(*answers: dict) -> str:

@@ -11,7 +11,7 @@ from keras_bert_flow.cli import app
 from keras_bert_flow.console.terminal import fit, name_files
 from keras_bert_flow.results.describing import list_commands
 from keras_bert_flow.results.lineage import find_results
-from tests.lineage.conftest import publish_folder
+from tests.results.conftest import publish_folder
 
 KEYS = ("0123456789abcdef", "fedcba9876543210")
 LONG = "/a/long/path" * 12

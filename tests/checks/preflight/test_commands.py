@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.checks.preflight.refused import assert_refused
 from tests.patience import PATIENCE_SECONDS
-from tests.preflight.refused import assert_refused
 
 PREDICT = "predict --model model"
 PAIRS = "evaluate --model masked_lm --minimal-pairs"
@@ -178,6 +178,6 @@ def test_refusals_import_neither_backend_nor_beam_nor_prefect(place):
         capture_output=True,
         text=True,
         timeout=PATIENCE_SECONDS,
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])},
     )
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ import pytest
 
 from keras_bert_flow.checks.findings import as_json
 from keras_bert_flow.checks.records import choose_sample, examine_records
-from tests.doctor.examined import ROWS, examine, find, not_ok, verdicts
+from tests.checks.doctor.examined import ROWS, examine, find, not_ok, verdicts
 from tests.oracles.plain_records import CLS, MASK, PIECES, SEP, encode, make_many, publish_plain
 
 

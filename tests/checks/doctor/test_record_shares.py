@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.doctor.examined import ROWS, examine, find, not_ok, verdicts
+from tests.checks.doctor.examined import ROWS, examine, find, not_ok, verdicts
 from tests.oracles.plain_records import CLS, MASK, SEP, UNK, make_many
 
 

@@ -12,8 +12,8 @@ from keras_bert_flow.results.collection import choose, remove_results
 from keras_bert_flow.results.lineage import find_results
 from keras_bert_flow.results.locks import find_needs, holding_inputs, holding_results, pausing_runs
 from keras_bert_flow.results.publishing import verify
-from tests.lineage.conftest import DAY
 from tests.patience import PATIENCE_SECONDS
+from tests.results.conftest import DAY
 
 RUN = """
 import sys

@@ -15,7 +15,7 @@ from keras_bert_flow.results.artifacts import package_version
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.oracles.plain_records import PIECES, make_many, publish_plain
 
-PAGE = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text(encoding="utf-8")
 SUBJECTS = ("river", "lake", "sea")
 
 

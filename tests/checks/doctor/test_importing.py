@@ -17,7 +17,7 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.records.example import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
 from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
-from tests.doctor.examined import ROWS, not_ok
+from tests.checks.doctor.examined import ROWS, not_ok
 from tests.oracles import example_writer
 from tests.oracles.plain_records import PIECES, encode, make_many
 from tests.patience import PATIENCE_SECONDS

@@ -10,7 +10,7 @@ from keras_bert_flow.results.describing import (
     read_settings,
 )
 from keras_bert_flow.results.lineage import find_results, find_source, list_sources, list_uses
-from tests.lineage.conftest import publish_folder
+from tests.results.conftest import publish_folder
 
 
 def sources_of(key, store):
