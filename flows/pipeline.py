@@ -1,4 +1,4 @@
-"""The whole pipeline as one flow: from raw text to the report.
+"""The flows: the whole pipeline from raw text to the report, and each of its parts alone.
 
 The stages are tasks of one flow run rather than subflows, so that Prefect shows them on one page: one graph, one log,
 each stage Completed, Cached or Failed.
@@ -51,9 +51,6 @@ def bert_pipeline(config: PipelineConfig) -> str:
     return name_path(evaluation / REPORT)
 
 
-# The flow from text to masked pre-training records.
-
-
 @flow(name="preprocess", flow_run_name=name_run)
 @with_form("corpus", "output")
 def preprocess(config: PipelineConfig) -> str:
@@ -68,9 +65,6 @@ def preprocess(config: PipelineConfig) -> str:
     records = make_records(make_builtin(config, make), make)
     show_stages(performed)
     return name_path(records[-1])
-
-
-# The flow from records to a pre-trained model.
 
 
 @flow(name="pretrain", flow_run_name=name_run)
@@ -96,9 +90,6 @@ def pretrain(
     return name_path(pretrained[-1])
 
 
-# The flow from a pre-trained model to models fine-tuned on a task.
-
-
 @flow(name="finetune", flow_run_name=name_run)
 @with_form(*FIELDS)
 def finetune(
@@ -122,9 +113,6 @@ def finetune(
     finetuned = make(finetuning_stage(config, folder))
     show_stages(performed)
     return name_path(finetuned)
-
-
-# The flow from fine-tuned models to the report.
 
 
 @flow(name="evaluate", flow_run_name=name_run)

@@ -277,7 +277,7 @@ def _set_aside_damaged(stage: StageRun, on_line: Callable[[str], None]) -> None:
     make_folder(folder.parent, in_store=True)
     with locked(
         folder.with_name(f".{folder.name}.lock"), tell=on_line
-    ):  # writers hold it too, see `artifacts.publishing`
+    ):  # writers hold it too, see `results.artifacts.publishing`
         if folder.exists() and not stage.is_finished():
             fault = _find_fault(folder)
             number = 1 + sum(1 for _ in folder.parent.glob(f"{folder.name}.damaged-*"))

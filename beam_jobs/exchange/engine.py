@@ -1,7 +1,7 @@
 """Exchange data through the shuffle of the engine that runs the job; its workers need no shared folder.
 
 An engine copies what it moves many times: between its processes and ours, and to its disks. So elements go through it
-packed (`packing.py`), and items in batches.
+packed (`exchange.py`), and items in batches.
 """
 
 import struct

@@ -19,7 +19,7 @@ SECTIONS = ("pretraining", "finetuning")
 PROCESSOR_FLAGS = {"avx512_bf16", "amx_bf16"}
 BACKENDS_WITH_PRODUCTS = {"torch", "tensorflow"}
 ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0", "/dev/vfio/0", "/dev/dxg")
-CHILD = "keras_bert_flow.distribution.starting"
+CHILD = "keras_bert_flow.distribution.accelerators"
 
 
 def resolve_precision(config: PipelineConfig, backend: str | None = None) -> PipelineConfig:

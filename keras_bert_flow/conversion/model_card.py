@@ -19,9 +19,6 @@ from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.saved_as import CLS, MASKED_LM_HEAD, POOLING, TEXT_POOLING, SavedAs
 from keras_bert_flow.results.artifacts import package_version
 
-# Loading examples of a model card, for whole models and adapters; without Keras.
-
-
 # Class of `transformers` without the family → the Hub's name for its task
 PIPELINES = {
     "ForPreTraining": "fill-mask",

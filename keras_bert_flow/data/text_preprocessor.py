@@ -15,9 +15,6 @@ from keras_bert_flow.tasks.registry import read_task
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
-# Read the tokenizer of a model directory.
-
-
 SEQUENCE_LENGTH = 512
 
 

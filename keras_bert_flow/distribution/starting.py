@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import sys
 from typing import NamedTuple
 
 import keras
@@ -196,47 +195,3 @@ def _check_single(settings: DistributionConfig, processes: int) -> None:
 def _describe_environment() -> str:
     names = ("WORLD_SIZE", "TF_CONFIG", "KERAS_DISTRIBUTION_NUM_PROCESSES")
     return ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "the environment"
-
-
-# Detect whether the accelerator of a backend supports bfloat16; a program run by `precision_choice`.
-
-AMPERE = (8, 0)  # NVIDIA's first compute capability with bfloat16
-
-
-def has_bfloat16(backend: str) -> bool | None:
-    """Return whether the first accelerator supports bfloat16; None if this backend has no accelerator."""
-    return {"torch": _of_torch, "jax": _of_jax, "tensorflow": _of_tensorflow}[backend]()
-
-
-def _of_torch() -> bool | None:
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    return torch.version.hip is not None or torch.cuda.get_device_capability() >= AMPERE
-
-
-def _of_jax() -> bool | None:
-    import jax
-
-    device = jax.devices()[0]
-    if device.platform == "cpu":
-        return None
-    capability = getattr(device, "compute_capability", None)  # "9.0"; a TPU has none
-    return device.platform == "tpu" or (capability is not None and float(capability) >= AMPERE[0])
-
-
-def _of_tensorflow() -> bool | None:
-    import tensorflow
-
-    if tensorflow.config.list_physical_devices("TPU"):
-        return True
-    devices = tensorflow.config.list_physical_devices("GPU")
-    if not devices:
-        return None
-    details = tensorflow.config.experimental.get_device_details(devices[0])
-    return details.get("compute_capability", (0, 0)) >= AMPERE
-
-
-if __name__ == "__main__":
-    sys.stdout.write({True: "yes", False: "no", None: "none"}[has_bfloat16(sys.argv[1])])

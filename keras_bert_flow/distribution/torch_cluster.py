@@ -1,6 +1,6 @@
 """Distributed training on PyTorch with `torchrun`: one device per process.
 
-Each process has its own rows and losses, reweighted by the weights of all processes (`data.accumulation`). The
+Each process has its own rows and losses, reweighted by the weights of all processes (`data.pretraining`). The
 gradients are averaged before they reach the optimizer.
 """
 

@@ -97,20 +97,6 @@ def require_kind(task: Task, found: Task, model: str | Path) -> None:
         )
 
 
-# Measure how often a masked language model prefers the acceptable sentence of a minimal pair.
-#
-# The results, in `metrics.json` as `minimal_pairs`, in plain Python values:
-#
-#     pairs: number of pairs
-#     accuracy: mean over the pairs of 1 where the acceptable sentence has the higher pseudo-log-likelihood, 1/2 where
-#         both have the same, else 0; by chance 0.5
-#     standard_error: of that mean: the standard deviation over the pairs / sqrt(pairs); None for fewer than two
-#     ties: pairs whose sentences have the same pseudo-log-likelihood, such as the same tokens
-#     limit: most pairs of a phenomenon, None if all were scored
-#     phenomena, linguistics_terms, fields: group (a `UID`, `linguistics_term` or `field` of the file) →
-#         pairs, accuracy, standard_error and ties, in the order of the file; empty if no line names one
-
-
 # Write the predictions of a run as JSON lines, and in the official format if there is one.
 
 

@@ -125,9 +125,9 @@ NOTHING_HELD = InputStates()
 def hold(*paths: str | Path) -> InputStates:
     """Return the states of local files and folders; to be called before they are first read or digested.
 
-    Of a folder, everything that `outputs.walk_input` yields counts, except files that are still being downloaded, which
-    are checked when they arrive. Symbolic links count beside what they lead to. A folder that
-    was moved away and back has another state than before; one whose files are the same, and that got others, has not.
+    Of a folder, everything that `files.outputs.walk_input` yields counts, except files that are still being downloaded,
+    which are checked when they arrive. Symbolic links count beside what they lead to. A folder that was moved away and
+    back has another state than before; one whose files are the same, and that got others, has not.
 
     A pipe or a device has no state: it can only be read once.
     """

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from keras_bert_flow.console.terminal import escape_controls
 from keras_bert_flow.files.paths import check_local
 
-MANIFEST = "manifest.json"  # marks a published folder; see `records.manifest`
+MANIFEST = "manifest.json"  # marks a published folder; see `results.manifest`
 MANIFEST_FIELDS = ("stage", "key", "config", "inputs", "files", "counters", "version", "digest")
 MAX_PATH_BYTES = 4096 - 256  # PATH_MAX of Linux, minus room for the files within the output
 _ENDS_BYTES = 1 << 20  # of a manifest, read at the beginning and at the end to recognise it

@@ -14,8 +14,8 @@ from keras_bert_flow.results.stages.registry import STAGES
 
 State = Literal["whole", "damaged", "unfinished", "set aside", "removed"]
 UNKNOWN = "?"
-REPORT_LINKS, MODEL_LINK = ("report.html", "report.md"), "model"  # of the newest run of a name; see `lineage.newest`
-REMOVED_SUFFIX = ".removed"  # of a folder that is being removed; see `lineage.collection`
+REPORT_LINKS, MODEL_LINK = ("report.html", "report.md"), "model"  # of the newest run of a name; see `results.choosing`
+REMOVED_SUFFIX = ".removed"  # of a folder that is being removed; see `results.collection`
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<kind>work|removed)")
 _SET_ASIDE = re.compile(r"(?P<name>.+)\.damaged-[0-9]+")
 
@@ -66,7 +66,7 @@ class Result:
 
     @property
     def lock(self) -> Path:
-        """The file that is locked while the folder is built; see `artifacts.publishing`."""
+        """The file that is locked while the folder is built; see `results.artifacts.publishing`."""
         return self.output.with_name(f".{self.output.name}.lock")
 
 

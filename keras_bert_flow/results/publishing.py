@@ -138,8 +138,8 @@ def verify(*paths: str | Path) -> None:
     """Verify files, and all files below folders, against the manifest of their published folder.
 
     The manifest is searched for in the folder itself and its parents: a model directory lies within what `kbf pretrain`
-    published. Files that no manifest lists are not verified, such as a model made by others. Repeated calls in a
-    process read a file once; see `artifacts.file_digest`. Within a command, `kbf runs gc` then keeps the folders.
+    published. Files that no manifest lists are not verified, such as a model made by others. Repeated calls in one
+    process read a file once; see `file_digest`. Within a command, `kbf runs gc` then keeps the folders.
 
     Raises:
         FileNotFoundError: a listed file of a folder is missing.

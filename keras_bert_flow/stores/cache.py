@@ -172,7 +172,7 @@ PART_SUFFIX = ".part"  # of an incomplete file, which a later process resumes
 
 
 class Download:
-    """Background download of files from a store; an `arrivals.Carrier`.
+    """Background download of files from a store; an `files.inputs.Carrier`.
 
     Args:
         store: the remote folder.

@@ -155,7 +155,7 @@ def _holds_records(file: FileSummary) -> bool:
 
 
 class Listed:
-    """A file in a manifest that is not downloaded: only its digest is known; an `arrivals.Carrier`."""
+    """A file in a manifest that is not downloaded: only its digest is known; an `files.inputs.Carrier`."""
 
     def __init__(self, address: str, file: FileSummary):
         self._address, self._file = address, file
@@ -179,8 +179,8 @@ def fetch_manifest(path: str | Path) -> Path:
     """Return a local stand-in with the digest of a published folder, or of a subfolder of one.
 
     A local path is returned unchanged. For a remote folder, only the manifest is fetched, and its files are known by
-    their digests: `stages.digests` makes keys from them, but nothing can read them. A folder without a manifest of ours
-    is fetched as a whole.
+    their digests: `results.stages.digests` makes keys from them, but nothing can read them. A folder without a manifest
+    of ours is fetched as a whole.
 
     Raises:
         FileNotFoundError, OSError, ValueError: as for `fetching.fetch`.

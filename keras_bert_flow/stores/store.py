@@ -237,7 +237,7 @@ class Store:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _within(self, ask: Callable[[], Any]) -> Any:
-        """Wait for what is asked before the service has answered, for `deadlines.ANSWER_SECONDS` in all."""
+        """Wait for what is asked before the service has answered, for `stores.store.ANSWER_SECONDS` in all."""
         if self._service in _answered:
             return ask()
         started_at = time.monotonic()

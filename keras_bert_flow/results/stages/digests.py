@@ -87,7 +87,7 @@ def folder_files(folder: Path) -> dict[str, str]:
     """Return the sha256 of each file of a folder except informational ones, from its manifest if it has one.
 
     Files in subfolders count, such as `1_Pooling/config.json`, which defines the pooling of a sentence-transformers
-    model; what is hidden, such as `.git` and `.cache`, and published results do not: see `outputs.walk_input`.
+    model; what is hidden, such as `.git` and `.cache`, and published results do not: see `files.outputs.walk_input`.
     """
     folder = Path(folder)
     verify(folder)

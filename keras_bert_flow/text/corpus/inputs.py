@@ -32,7 +32,7 @@ class Storage(Protocol):
         """
 
     def is_output(self, folder: str) -> bool:
-        """Return whether a folder holds what this project made; see `outputs.is_output`."""
+        """Return whether a folder holds what this project made; see `files.outputs.is_output`."""
 
     def find_state(self, path: str) -> str | None:
         """Return what changes with the content of a remote file, such as its size and time; None if that is unknown."""
