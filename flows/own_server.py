@@ -185,7 +185,7 @@ async def find_mistake(app: Application, scope: Scope, body: bytes, folder: str)
         return None
     own, given = deployment.get("parameters") or {}, asked.get("parameters") or {}
     function = str(deployment.get("entrypoint")).rpartition(".")[2]
-    command = (*GUARD, str(os.getpid()), sys.executable, "-P", "-m", "flows.form", function)
+    command = (*GUARD, str(os.getpid()), sys.executable, "-P", "-m", "flows.parameters", function)
     try:
         child = await asyncio.create_subprocess_exec(
             *command, cwd=folder, env=os.environ | PLAIN_OUTPUT, stdin=PIPE, stdout=PIPE

@@ -9,7 +9,8 @@ from functools import partial
 
 from prefect import flow
 
-from flows.form import CHECKED, FIELDS, name_run, with_form
+from flows.form import name_run, with_form
+from flows.parameters import CHECKED, FIELDS
 from flows.report import REPORT, show_report, show_stages
 from flows.settling import settle_folder
 from flows.stages import (

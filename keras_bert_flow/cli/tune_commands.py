@@ -40,7 +40,7 @@ def tune(
         list[str] | None,
         typer.Option(
             help="Search a setting: name=low..high, name=low..high:log or name=a,b,c. Repeatable; "
-            "replaces that of `tuning.study`."
+            "replaces that of `tuning.space`."
         ),
     ] = None,
     trials: Annotated[int | None, typer.Option(min=1, help="Number of trials. Default: `tuning.trials`.")] = None,

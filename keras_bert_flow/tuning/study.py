@@ -61,7 +61,7 @@ def read_tuning(tuning: TuningConfig | None, options: Sequence[str], trials: int
     read = make_config(TuningConfig, values | ({} if trials is None else {"trials": trials}), "tuning")
     if not read.space:
         raise ValueError(
-            "A search must have a space. Received: neither `tuning.study` nor --space. "
+            "A search must have a space. Received: neither `tuning.space` nor --space. "
             "Try --space finetuning.learning_rate=1e-5..1e-3:log"
         )
     return read

@@ -7,7 +7,8 @@ from prefect.utilities.names import generate_slug
 from prefect.utilities.schema_tools.validation import validate
 
 from flows.deployments import FLOWS
-from flows.form import FIELDS, describe_form, is_random_name, list_overrides
+from flows.form import describe_form, is_random_name
+from flows.parameters import FIELDS, list_overrides
 from flows.pipeline import bert_pipeline
 from keras_bert_flow.config.loading import load_config
 from tests.flows.conftest import ROOT

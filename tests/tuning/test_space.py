@@ -117,5 +117,5 @@ def test_dimension_that_is_none_is_refused_in_one_line(dimension):
 
 
 def test_search_without_a_space_is_refused():
-    with pytest.raises(ValueError, match="Received: neither `tuning.study` nor --space"):
+    with pytest.raises(ValueError, match="Received: neither `tuning.space` nor --space"):
         read_tuning(None, [], None)
