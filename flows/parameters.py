@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from flows.settling import make_paths_absolute
-from keras_bert_flow import exit_status
 from keras_bert_flow.checks.run import STAGES, check_run, settle_initial_model
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig, list_cells
+from keras_bert_flow.console import interrupts
 from keras_bert_flow.files.outputs import explain_os_error
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.results.artifacts import canonical_json
@@ -83,10 +83,10 @@ def main(function: str) -> int:
         check_parameters(function, own | given)
     except OSError as error:
         print(explain_os_error(error))  # noqa: T201
-        return exit_status.USER_ERROR
+        return interrupts.USER_ERROR
     except ValueError as error:
         print(" ".join(str(error).split()))  # noqa: T201
-        return exit_status.USER_ERROR
+        return interrupts.USER_ERROR
     return 0
 
 
