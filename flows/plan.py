@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from flows.settling import local_runs
-from flows.stages import MODEL, StageRun, corpus_stage
+from flows.stages import NOWHERE, StageRun, Unfinished, corpus_stage, make_all, make_builtin
 from keras_bert_flow.checks.estimates import (
     describe_workers,
     estimate_corpus,
@@ -23,14 +23,8 @@ from keras_bert_flow.console.terminal import JOINERS, escape_controls
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.results.adoption import find_earlier
 from keras_bert_flow.results.locks import hold_key, holding_inputs, holding_results
-from keras_bert_flow.results.stages.corpus import resolve_builtin
-from keras_bert_flow.results.stages.distillation import distillation_key
-from keras_bert_flow.results.stages.evaluation import evaluation_key
-from keras_bert_flow.results.stages.finetuning import finetuning_key
-from keras_bert_flow.results.stages.pretraining import pretraining_key
-from keras_bert_flow.results.stages.records import records_key
+from keras_bert_flow.results.stages.corpus import CORPUS, resolve_builtin
 from keras_bert_flow.results.stages.stage import name_stages, needs_builtin
-from keras_bert_flow.results.stages.vocabulary import vocabulary_key
 from keras_bert_flow.stores.fetching import fetch, fetch_manifest
 from keras_bert_flow.tasks.minimal_pairs import read_minimal_pairs
 from keras_bert_flow.text.corpus.builtin import write_builtin_corpus, write_builtin_task
@@ -59,11 +53,6 @@ class PlannedStage:
     def folder(self) -> Path | None:
         """The published folder, or only its manifest if it is remote; None if it does not exist."""
         return fetch_manifest(self.stage.folder) if self.stage and self.stage.is_finished() else None
-
-    @property
-    def source(self) -> Path | None:
-        """The folder that the keys of later stages follow from: that of an earlier version has the same content."""
-        return self.folder or self.earlier
 
     def __str__(self) -> str:
         state = "cached" if self.folder else "to run" if self.stage else f"to run, key needs {self.needs}"
@@ -192,72 +181,28 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     Args:
         builtin: folder of the built-in corpus and task.
     """
-    names = [name for name in name_stages(config) if name != "corpus"]
-    if needs_builtin(config):
-        corpus = PlannedStage("corpus", corpus_stage(config))
-        yield corpus
-        folder = corpus.folder or builtin
-        if folder is None:
-            yield from (PlannedStage(name, None, "corpus") for name in names)
-            return
-        config = resolve_builtin(config, folder)
-    if any(map(is_remote, config.corpus.input)):  # its digest would need Beam and reading all of the text
-        yield from (PlannedStage(name, None, "the text at another place") for name in names)
-        return
-    vocabulary = _plan(config, "vocabulary", vocabulary_key(config.corpus, config.vocabulary))
-    yield vocabulary
-    records = []
-    for phase in config.phases:
-        records.append(_plan_records(phase, vocabulary))
-        yield records[-1]
-    previous: Path | None = None
-    phases: list[Path | None] = []
-    trained = [] if config.has_own_teacher else zip(config.phases, records, strict=True)
-    for number, (phase, made) in enumerate(trained):
-        initial = Path(config.initial_model) if config.initial_model else None
-        if previous:
-            initial = previous / MODEL
-        folder = made.source if previous or not number else None
-        key = pretraining_key(phase, folder, initial) if folder else None
-        planned = _plan(config, "pretraining", key, "records")
-        previous = planned.source
-        phases.append(previous)
-        yield planned
-    if config.distillation is not None:
-        own = config.distillation.teacher
-        teacher = Path(own) if own is not None else previous / MODEL if previous else None
-        key = distillation_key(config, records[-1].source, teacher) if teacher and records[-1].source else None
-        planned = _plan(config, "distillation", key, "records" if config.has_own_teacher else "pretraining")
-        previous = planned.source
-        phases.append(previous)
-        yield planned
-    trained_by = "pretraining" if config.distillation is None else "distillation"
-    key = finetuning_key(config, previous / MODEL) if previous else None
-    finetuning = _plan(config, "finetuning", key, trained_by)
-    yield finetuning
-    published = [phase for phase in phases if phase]  # all phases, if there is a fine-tuned model
-    key = None
-    if finetuning.source and records[-1].source:
-        key = evaluation_key(config, finetuning.source, records[-1].source, published)
-    yield _plan(config, "evaluation", key, "finetuning")
+    planned: list[PlannedStage] = []
 
+    def find(stage: StageRun) -> Path:
+        is_here = not find_address(stage.folder)
+        earlier = find_earlier(stage.folder, config) if is_here and not stage.is_finished() else None
+        planned.append(PlannedStage(stage.name, stage, earlier=earlier))
+        if stage.is_finished():
+            return stage.folder
+        return earlier or (builtin if stage.name == CORPUS.name and builtin else NOWHERE / stage.name)
 
-def _plan_records(config: PipelineConfig, vocabulary: PlannedStage) -> PlannedStage:
-    if vocabulary.source is None or vocabulary.stage is None:
-        return PlannedStage("records", None, "vocabulary")
-    file = find_tokenizer_file(fetch(vocabulary.stage.folder) if vocabulary.folder else vocabulary.source)
-    key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed)
-    return _plan(config, "records", key)
-
-
-def _plan(config: PipelineConfig, name: str, key: str | None, needs: str = "") -> PlannedStage:
-    """Return a stage with its key, or without one what it needs."""
-    if key is None:
-        return PlannedStage(name, None, needs)
-    stage = StageRun(name, key, Path(config.runs) / name / key, ())
-    is_here = not find_address(stage.folder)
-    earlier = find_earlier(stage.folder, config) if is_here and not stage.is_finished() else None
-    return PlannedStage(name, stage, needs, earlier)
+    try:
+        if any(map(is_remote, config.corpus.input)):  # its digest would need Beam and reading all of the text
+            make_builtin(config, find)
+            raise Unfinished("the text at another place")
+        make_all(config, find)
+        needs = ""
+    except Unfinished as unfinished:
+        needs = str(unfinished)
+    yield from planned
+    for name in name_stages(config)[len(planned) :]:
+        yield PlannedStage(name, None, needs)
+        needs = name
 
 
 def _describe_minimal_pairs(config: PipelineConfig) -> list[str]:

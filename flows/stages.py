@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from flows.child import run_child
@@ -42,10 +43,15 @@ LEAST_STAGE_SECONDS = 20.0  # whatever is left: less is no training
 NO_NEXT_STEP = {"KBF_NEXT_STEPS": "off"}  # a command would suggest the next step, which the flow knows
 IS_THERE = "is there"  # how a finished stage is reported
 MODEL = "model"  # the model directory within a folder of pre-training
+NOWHERE = Path(os.devnull)  # `NOWHERE / name` stands for the folder of a stage that is not made
 
 
 class StageError(RuntimeError):
     """A stage's command failed for a reason that the user cannot fix in the configuration."""
+
+
+class Unfinished(Exception):
+    """A stage, which is named, must run before the key of another is known."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +61,22 @@ class StageRun:
     Attributes:
         folder: the folder, which may be remote; `name_path` gives its address.
         key: content key of the result, and name of the folder.
+        words: of the command, without `--config` and its file.
         environment: environment variables that the command needs in addition.
+        config: written to the file of `--config`.
     """
 
     name: str
     key: str
     folder: Path
-    command: tuple[str, ...]
+    words: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
+    config: PipelineConfig | None = None
+
+    @cached_property
+    def command(self) -> tuple[str, ...]:
+        """The command; its configuration is written when it is asked for, so that a plan writes nothing."""
+        return self.words if self.config is None else (*self.words, "--config", str(write_config(self.config)))
 
     def is_finished(self) -> bool:
         return is_finished(self.folder, self.key)
@@ -72,41 +86,54 @@ class StageRun:
 
     def reads(self, folder: Path) -> bool:
         """Return whether the command reads a folder, or something in it."""
-        return any(Path(word).is_relative_to(folder) for word in self.command)
+        return any(Path(word).is_relative_to(folder) for word in self.words)
 
 
 def corpus_stage(config: PipelineConfig) -> StageRun:
     """Return the stage that writes the built-in corpus and task to this disk, needed if `needs_builtin(config)`."""
-    return _stage(config.model_copy(update={"runs": str(local_runs(config))}), CORPUS, corpus_key())
+    return replace(
+        _stage(config.model_copy(update={"runs": str(local_runs(config))}), CORPUS, corpus_key()), config=None
+    )
 
 
 def vocabulary_stage(config: PipelineConfig) -> StageRun:
     key = vocabulary_key(config.corpus, config.vocabulary, find_storage(config))
-    return _check_text(config, _stage(config, VOCABULARY, key, "--config", write_config(config)))
+    return _check_text(config, _stage(config, VOCABULARY, key))
 
 
 def records_stage(config: PipelineConfig, vocabulary: Path) -> StageRun:
-    file = find_tokenizer_file(fetch(vocabulary))
+    file = find_tokenizer_file(fetch(_require_made(vocabulary)))
     key = records_key(config.corpus, config.records, file, config.vocabulary.cased, config.seed, find_storage(config))
-    stage = _stage(config, RECORDS, key, "--config", write_config(config), "--vocab", file)
-    return _check_text(config, stage)
+    return _check_text(config, _stage(config, RECORDS, key, "--vocab", file))
 
 
 def pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> StageRun:
-    key = pretraining_key(config, fetch_manifest(records), initial_model and fetch_manifest(initial_model))
-    inputs = ("--records", records, *(("--initial-model", initial_model) if initial_model else ()))
-    return _stage(config, PRETRAINING, key, "--config", write_config(config), *inputs)
+    key = pretraining_key(config, _fetch_input(records), initial_model and _fetch_input(initial_model))
+    initial = ("--initial-model", initial_model) if initial_model else ()
+    return _stage(config, PRETRAINING, key, "--records", records, *initial)
 
 
 def distillation_stage(config: PipelineConfig, records: Path, teacher: Path) -> StageRun:
-    key = distillation_key(config, fetch_manifest(records), fetch_manifest(teacher))
-    inputs = ("--records", records, "--teacher", teacher)
-    return _stage(config, DISTILLATION, key, "--config", write_config(config), *inputs)
+    key = distillation_key(config, _fetch_input(records), _fetch_input(teacher))
+    return _stage(config, DISTILLATION, key, "--records", records, "--teacher", teacher)
+
+
+def finetuning_stage(config: PipelineConfig, model: Path) -> StageRun:
+    return _stage(config, FINETUNING, finetuning_key(config, _fetch_input(model)), "--model", model)
+
+
+def evaluation_stage(config: PipelineConfig, finetuned: Path, phases: Sequence[Path], records: Path) -> StageRun:
+    """Return the stage of the report; `phases` are the folders of pre-training and distillation, in order."""
+    key = evaluation_key(config, _fetch_input(finetuned), _fetch_input(records), [*map(_fetch_input, phases)])
+    inputs: list[str | Path] = ["--finetuned", finetuned, "--pretrained", phases[-1], "--records", records]
+    for folder in phases[:-1]:
+        inputs += ["--earlier", folder]
+    return _stage(config, EVALUATION, key, *inputs)
 
 
 def make_builtin(config: PipelineConfig, make: Callable[[StageRun], Path]) -> PipelineConfig:
     """Replace the word `builtin` in a configuration by files, which are made or found first."""
-    return resolve_builtin(config, make(corpus_stage(config))) if needs_builtin(config) else config
+    return resolve_builtin(config, _require_made(make(corpus_stage(config)))) if needs_builtin(config) else config
 
 
 def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
@@ -121,7 +148,7 @@ def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
     config = make_builtin(config, make)
     records = make_records(config, make)
     if config.finetuning.label_words:
-        check_label_words(config, find_tokenizer_file(fetch(records[-1], wait=False)))
+        check_label_words(config, find_tokenizer_file(fetch(_require_made(records[-1]), wait=False)))
     phases = make_pretrained(config, records, make)
     finetuned = make(finetuning_stage(config, phases[-1] / MODEL))
     return make(evaluation_stage(config, finetuned, phases, records[-1]))
@@ -178,20 +205,6 @@ def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Calla
     return folders
 
 
-def finetuning_stage(config: PipelineConfig, model: Path) -> StageRun:
-    key = finetuning_key(config, fetch_manifest(model))
-    return _stage(config, FINETUNING, key, "--config", write_config(config), "--model", model)
-
-
-def evaluation_stage(config: PipelineConfig, finetuned: Path, phases: Sequence[Path], records: Path) -> StageRun:
-    """Return the stage of the report; `phases` are the folders of pre-training and distillation, in order."""
-    key = evaluation_key(config, fetch_manifest(finetuned), fetch_manifest(records), [*map(fetch_manifest, phases)])
-    inputs: list[str | Path] = ["--finetuned", finetuned, "--pretrained", phases[-1], "--records", records]
-    for folder in phases[:-1]:
-        inputs += ["--earlier", folder]
-    return _stage(config, EVALUATION, key, "--config", write_config(config), *inputs)
-
-
 def run_stage(
     stage: StageRun, on_line: Callable[[str], None] = print, follow: Callable[[], None] | None = None
 ) -> bool:
@@ -240,12 +253,12 @@ def find_storage(config: PipelineConfig) -> Storage:
     return BeamStorage(config.beam)
 
 
-def _stage(config: PipelineConfig, stage: Stage, key: str, *arguments: str | Path) -> StageRun:
+def _stage(config: PipelineConfig, stage: Stage, key: str, *inputs: str | Path) -> StageRun:
     hold_key(key)
     folder = Path(config.runs) / stage.name / key
-    given = (name_path(given) if isinstance(given, Path) else given for given in (*arguments, "--output", folder))
-    command = (*COMMAND, stage.command, *given)
-    return StageRun(stage.name, key, folder, command, {"KERAS_BACKEND": config.backend})
+    given = (name_path(given) if isinstance(given, Path) else given for given in (*inputs, "--output", folder))
+    words = (*COMMAND, stage.command, *given)
+    return StageRun(stage.name, key, folder, words, {"KERAS_BACKEND": config.backend}, config)
 
 
 def _check_text(config: PipelineConfig, stage: StageRun) -> StageRun:
@@ -253,6 +266,17 @@ def _check_text(config: PipelineConfig, stage: StageRun) -> StageRun:
     if stage.is_finished():
         check_rejected(read_manifest(fetch_manifest(stage.folder)).counters, config.corpus.max_rejected_share)
     return stage
+
+
+def _require_made(folder: Path) -> Path:
+    """Return a folder that is the input of a stage; Unfinished if it stands for one that is not made."""
+    if folder.is_relative_to(NOWHERE):
+        raise Unfinished(folder.relative_to(NOWHERE).parts[0])
+    return folder
+
+
+def _fetch_input(folder: Path) -> Path:
+    return fetch_manifest(_require_made(folder))
 
 
 def _run_command(stage: StageRun, on_line: Callable[[str], None], follow: Callable[[], None] | None) -> tuple[int, str]:
@@ -302,10 +326,6 @@ def _describe(status: int) -> str:
 # Find the finished stages of a configuration and their published folders.
 
 
-class Unfinished(Exception):
-    """A stage is not finished and must run."""
-
-
 def find_all(config: PipelineConfig) -> list[StageRun] | None:
     """Return the stages of a run in order, with the report's last, if all are finished; else None.
 
@@ -318,7 +338,7 @@ def find_all(config: PipelineConfig) -> list[StageRun] | None:
 
     def find(stage: StageRun) -> Path:
         if not stage.is_finished():
-            raise Unfinished
+            raise Unfinished(stage.name)
         found.append(stage)
         return stage.folder
 
