@@ -14,7 +14,7 @@ JOB = """
 import sys
 from pathlib import Path
 import apache_beam as beam
-from beam_jobs import dead_workers
+from beam_jobs import running
 from beam_jobs.running import run_pipeline
 def die(number):
     import os, time
@@ -22,7 +22,7 @@ def die(number):
         os.kill(os.getpid(), 9)
     time.sleep(0.01)
     return number
-dead_workers.GRACE_SECONDS = 0.5
+running.GRACE_SECONDS = 0.5
 build = lambda pipeline: pipeline | beam.Create(range(100)) | beam.Reshuffle() | beam.Map(die)
 run_pipeline(build, ["--direct_num_workers=2", "--direct_running_mode=multi_processing"], Path(sys.argv[1]))
 """

@@ -56,7 +56,7 @@ def test_publishing_keeps_the_work_of_a_resumable_stage(tmp_path):
 
 KILLED_WHILE_WRITING = """
 import os, sys
-from keras_bert_flow import artifacts
+from keras_bert_flow.results import artifacts
 def die(*_):
     os.kill(os.getpid(), 9)
 with artifacts.publishing(sys.argv[1], resumable=True) as work:

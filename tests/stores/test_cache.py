@@ -102,9 +102,9 @@ def test_killed_download_is_gone_on_with(put, tmp_path, trouble, monkeypatch):
     address, name = put(folder, "r"), "train-00000-of-00001.tfrecord"
     script = (
         "import sys\n"
-        "from keras_bert_flow.stores import download\n"
+        "from keras_bert_flow.stores import cache\n"
         "from keras_bert_flow.stores.fetching import fetch\n"
-        "download.CHUNK_BYTES = 10_000\n"
+        "cache.CHUNK_BYTES = 10_000\n"
         "fetch(sys.argv[1])\n"
     )
     child = subprocess.Popen([sys.executable, "-c", script, address])

@@ -188,11 +188,11 @@ def test_what_is_refused_leaves_nothing(records, server, trouble, tmp_path):
 COMMAND = """
 import sys
 from keras_bert_flow.results.manifest import MANIFEST, read_manifest
-from keras_bert_flow.stores import mirror
+from keras_bert_flow.stores import publishing
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config
-mirror.SYNC_SECONDS = 0.05
+publishing.SYNC_SECONDS = 0.05
 with made_at(sys.argv[2]) as place:
     pretrain(make_tiny_config(), sys.argv[1], place, lambda line: None)
 """
