@@ -14,7 +14,7 @@ from pathlib import Path
 from beam_jobs.build_records import build_records
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.results.manifest import read_manifest
-from keras_bert_flow.text.objectives.objective import OBJECTIVES
+from keras_bert_flow.text.objectives import OBJECTIVES
 
 HEADER = ("objective", "sequence length", "instances", "tokens", "positions", "padding %", "masked tokens % of tokens")
 

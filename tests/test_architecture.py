@@ -19,7 +19,7 @@ EVERYTHING = None
 ALLOWED = {
     "console": "rich",
     "files": "console yaml",
-    "config": "console files tasks pydantic",
+    "config": "console files tasks text pydantic",  # of tasks and text what is registered, and the settings of tasks
     "results": "config console files text pydantic",
     # The last two, which come with Beam, only where a file needs them.
     "text": "by_name console files numpy tokenizers pyarrow zstandard",

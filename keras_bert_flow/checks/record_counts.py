@@ -21,8 +21,8 @@ from keras_bert_flow.checks.findings import (
 from keras_bert_flow.records.example import FEATURE_KINDS, decode_record
 from keras_bert_flow.records.tfrecord import check_records_config
 from keras_bert_flow.text.masking import KEEP_SHARE, MASK_SHARE
+from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.text.objectives.objective import (
-    DEFAULT,
     MOST_MISTAKEN,
     NEAR_COPIES,
     SentenceLabel,

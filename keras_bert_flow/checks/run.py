@@ -35,8 +35,9 @@ from keras_bert_flow.models.sizes import check_start, check_teacher, get_size, r
 from keras_bert_flow.records.tfrecord import check_positions, check_records
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.stores.publishing import check_writable
+from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.text.objectives.mlm import check_cutting
-from keras_bert_flow.text.objectives.objective import DEFAULT, find_objective
+from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.text.tokenizers.files import find_case, find_tokenizer_file, read_tokenizer_file
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables
 from keras_bert_flow.training.pretraining.fit import FREE, check_padding

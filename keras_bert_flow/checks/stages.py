@@ -39,8 +39,9 @@ from keras_bert_flow.text.corpus.inputs import (
 from keras_bert_flow.text.corpus.lines import advise, check_rejected, describe_rejected, explain_lack, rejected_bytes
 from keras_bert_flow.text.corpus.parquet import open_table
 from keras_bert_flow.text.masking import count_masks
+from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.text.objectives.mlm import check_cutting
-from keras_bert_flow.text.objectives.objective import DEFAULT, check_joining, find_objective
+from keras_bert_flow.text.objectives.objective import check_joining, find_objective
 from keras_bert_flow.text.rows import held_out_choice
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, list_tokenizer_files, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer

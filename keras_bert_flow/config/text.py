@@ -1,10 +1,11 @@
-"""Section `corpus`."""
+"""Sections `corpus`, `vocabulary` and `records`: the text, and what is made of it."""
 
 from typing import Literal
 
 from pydantic import Field
 
 from keras_bert_flow.config.limits import BUILTIN, MOST_PIECES, MOST_SHARDS, LocalPath, Settings
+from keras_bert_flow.text.objectives import DEFAULT, OBJECTIVES
 
 
 class CorpusConfig(Settings):
@@ -70,8 +71,8 @@ class VocabularyConfig(Settings):
 class RecordsConfig(Settings):
     """How documents become masked instances (Devlin et al. 2019, section 3.1 and appendix A.2)."""
 
-    objective: Literal["mlm_nsp", "mlm", "mlm_sop", "rtd"] = Field(
-        "mlm_nsp",
+    objective: Literal[*OBJECTIVES] = Field(  # type: ignore[valid-type]  # a checker does not see what it holds
+        DEFAULT,
         description="Masked tokens with next-sentence pairs (BERT), alone in full sequences (RoBERTa), or with "
         "sentence order (ALBERT); replaced tokens to be told (ELECTRA).",
     )

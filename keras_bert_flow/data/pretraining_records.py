@@ -16,8 +16,9 @@ from keras_bert_flow.results.manifest import Manifest
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.masking import MaskingRule
+from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.text.objectives.mlm import check_cutting, count_sequences, cut_record
-from keras_bert_flow.text.objectives.objective import DEFAULT, find_objective
+from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.text.rows import keyed_generator
 from keras_bert_flow.text.tokenizers.files import (
     find_difference,

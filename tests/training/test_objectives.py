@@ -12,7 +12,8 @@ from keras_bert_flow.models.heads.classifiers import TextClassifier
 from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer, MaskedLM
 from keras_bert_flow.models.pretraining.replaced_tokens import ReplacedTokenDetector
 from keras_bert_flow.results.manifest import check_folder
-from keras_bert_flow.text.objectives.objective import OBJECTIVES, find_objective
+from keras_bert_flow.text.objectives import OBJECTIVES
+from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain

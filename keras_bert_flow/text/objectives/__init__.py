@@ -1,5 +1,14 @@
 """Pre-training objectives: one module each, without Keras.
 
 A module defines how instances are made and their properties: the meaning of labels, their expected shares, the number
-of documents needed. `registry` lists the modules. Models are in `models/`.
+of documents needed. `OBJECTIVES` lists them. Models are in `models/`.
 """
+
+# name → class, imported on first use, so that an objective needs only its own module
+OBJECTIVES = {
+    "mlm_nsp": "keras_bert_flow.text.objectives.mlm_nsp:NextSentence",
+    "mlm": "keras_bert_flow.text.objectives.mlm:MaskedTokens",
+    "mlm_sop": "keras_bert_flow.text.objectives.mlm_sop:SentenceOrder",
+    "rtd": "keras_bert_flow.text.objectives.rtd:ReplacedTokens",
+}
+DEFAULT = "mlm_nsp"  # for records whose manifest names none

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.text.masking import MaskedRows, MaskingRule, mask_rows
+from keras_bert_flow.text.objectives import OBJECTIVES
 from keras_bert_flow.text.rows import TokenizedDocument, TokenRows, keyed_generator
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -167,18 +168,6 @@ def mistaken_share(label: SentenceLabel, counters: Mapping[str, int]) -> float |
     if not label.mistaken or label.mistaken not in counters:
         return None
     return counters[label.mistaken] / max(1, counters.get(label.counter, 0))
-
-
-# Registry of pre-training objectives.
-
-# name → class, imported on first use, so that an objective needs only its own module
-OBJECTIVES = {
-    "mlm_nsp": "keras_bert_flow.text.objectives.mlm_nsp:NextSentence",
-    "mlm": "keras_bert_flow.text.objectives.mlm:MaskedTokens",
-    "mlm_sop": "keras_bert_flow.text.objectives.mlm_sop:SentenceOrder",
-    "rtd": "keras_bert_flow.text.objectives.rtd:ReplacedTokens",
-}
-DEFAULT = "mlm_nsp"  # for records whose manifest names none
 
 
 def check_joining(name: str, tokenizer: Tokenizer) -> None:

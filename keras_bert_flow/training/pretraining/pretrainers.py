@@ -9,7 +9,7 @@ from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.pretraining.registry import find_pretrainer
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.models.with_head import ModelWithHead
-from keras_bert_flow.text.objectives.objective import DEFAULT
+from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.training.loop.steps import keep_metrics_finite
 from keras_bert_flow.training.optimizers.factory import find_rate_factors, make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import DEFAULT_ADVICE

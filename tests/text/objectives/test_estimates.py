@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives.objective import OBJECTIVES, InstanceRule, build_instances, find_objective
+from keras_bert_flow.text.objectives import OBJECTIVES
+from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances, find_objective
 from keras_bert_flow.text.rows import TokenizedDocument
 
 COPIES = 3

@@ -6,7 +6,8 @@ from scipy import stats
 
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.text.masking import SPAN, TOKEN, WORD
-from keras_bert_flow.text.objectives.objective import OBJECTIVES, find_objective
+from keras_bert_flow.text.objectives import OBJECTIVES
+from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.text.rows import TokenizedDocument
 from tests.oracles.instances import FIRST_WORD, MASK, build, make_documents, original_of
 
