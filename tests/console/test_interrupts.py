@@ -143,6 +143,7 @@ def test_interrupt_during_start_up(pretraining, interpreter_seconds):
         assert_left(send_at(command, folder, seconds), folder, set())
 
 
+@pytest.mark.slow
 def test_sigterm_during_start_up(pretraining, vocabulary, interpreter_seconds):
     command, folder = vocabulary(0)
     done = send_at(command, folder, interpreter_seconds, signal.SIGTERM)
@@ -316,6 +317,7 @@ def test_interrupt_that_was_ignored_from_the_start_stays_ignored(tmp_path):
     assert run_code(tmp_path, code) == (0, ["went on"], [])
 
 
+@pytest.mark.slow
 def test_hangup_that_nohup_ignores_stays_ignored(tmp_path):
     code = "signal.signal(signal.SIGHUP, signal.SIG_IGN)\nhandle_signals()\n"
     code += "from keras_bert_flow.training.loop.train import stop_requests\n"
