@@ -23,7 +23,7 @@ from typing import Any
 from flows.child import GRACE_SECONDS, run_child
 from flows.own_server import CLIENT_PASSWORD, SERVER_PASSWORD
 from flows.plan import is_soon_digested
-from flows.report import REPORT
+from flows.report_pages import REPORT
 from flows.server import POLL_SECONDS, RUN_LOGGERS, answers, check_chosen_server, find_chosen_server, running_server
 from flows.settling import settle_config
 from flows.stages import IS_THERE, StageError, find_all

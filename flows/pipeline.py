@@ -11,7 +11,8 @@ from prefect import flow
 
 from flows.form import name_run, with_form
 from flows.parameters import CHECKED, FIELDS
-from flows.report import REPORT, show_report, show_stages
+from flows.report import show_report, show_stages
+from flows.report_pages import REPORT
 from flows.settling import settle_folder
 from flows.stages import (
     MODEL,

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from flows.child import ended_on_leaving, start_child, stop_child
 from flows.own_server import CLIENT_PASSWORD, HOST, LOGIN, SERVER_PASSWORD
-from flows.report import REPORTS_FOLDERS, REPORTS_URL, serving_reports
+from flows.report_pages import REPORTS_FOLDERS, REPORTS_URL, serving_reports
 from flows.server import StartingServer, check_port, server_command, server_settings
 from flows.stages import StageError
 from keras_bert_flow.config.loading import load_config

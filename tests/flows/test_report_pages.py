@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from flows.report import REPORT, serving_reports
+from flows.report_pages import REPORT, serving_reports
 from flows.server import find_free_port
 from tests.patience import PATIENCE_SECONDS
 
