@@ -12,7 +12,15 @@ from typing import Any
 from keras_bert_flow.results.artifacts import write_atomically
 from keras_bert_flow.tasks.core.texts import identify
 from keras_bert_flow.tasks.formats.parquet_rows import take_rows
-from keras_bert_flow.tasks.formats.rows import GZIP, NAMED_FIELDS, TABLES, read_lines, read_whole, read_whole_rows
+from keras_bert_flow.tasks.formats.rows import (
+    GZIP,
+    JSON_LINES,
+    NAMED_FIELDS,
+    TABLES,
+    read_lines,
+    read_whole,
+    read_whole_rows,
+)
 from keras_bert_flow.text.corpus.inputs import PARQUET
 
 LOOKED_AT_ROWS = 5000
@@ -190,40 +198,67 @@ def name_parts(table: Path, output: Path, examples: Sequence[Any], with_test: bo
     return [output.with_name(f"{output.stem}-{name}{ending}") for name in names]
 
 
-def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequence[Any]) -> list[int]:
-    """Write every tenth text to the second part and another tenth to the third, if any; return the rows of each.
+def divide_rows(table: Path, parts: Sequence[Path], task: Any, examples: Sequence[Any]) -> list[list[int]]:
+    """Choose every tenth text for the second part and another tenth for the third, if any; the rest is the first.
 
-    Rows with the same texts, apart from case and blanks, are in the same part.
+    Rows with the same texts, apart from case and blanks, are in the same part, and a text stays in the first part
+    where that would otherwise lack one of its classes.
 
     Args:
-        examples: the rows as read by the task.
+        task: the task that read the table.
+        examples: its rows.
+    Returns:
+        Indices of the rows of each part, from 0.
     Raises:
         FileExistsError: a part exists already.
-        ValueError: the table has too few texts.
+        ValueError: the table has too few texts, or too few of each class, or the task cannot learn from the first part.
     """
     for part in parts:
         if part.exists():
             raise FileExistsError(
                 f"A part of the table must be a new file. Received: {part}, which exists. Give --dev."
             )
-    is_parquet = parts[0].suffix == PARQUET
-    whole = [] if is_parquet else _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
-    first = whole[:1] if header else []
-    rows = range(len(examples)) if is_parquet else whole[len(first) :]
-    numbers: dict[bytes, int] = {}  # of distinct texts, from 1
-    texts = [numbers.setdefault(identify(example), len(numbers) + 1) for example in examples]
-    if len(numbers) < LEAST_TEXTS:
+    rows_of: dict[bytes, list[int]] = {}
+    for row, example in enumerate(examples):
+        rows_of.setdefault(identify(example), []).append(row)
+    if len(rows_of) < LEAST_TEXTS:
         raise ValueError(
             f"A table that is to be divided must have at least {LEAST_TEXTS} different texts. Received: {table}, with "
-            f"{len(numbers)} in {len(rows)} rows. Give --dev, or more rows."
+            f"{len(rows_of)} in {len(examples)} rows. Give --dev, or more rows."
         )
-    chosen: list[list] = [[] for _ in parts]
-    for row, text in zip(rows, texts, strict=True):
+    chosen: list[list[int]] = [[] for _ in parts]
+    drawn: list[tuple[int, list[int]]] = []
+    for text, rows in enumerate(rows_of.values(), 1):
         place = {0: 1, EVERY // 2: 2}.get(text % EVERY, 0)
-        chosen[place if place < len(parts) else 0].append(row)
-    for part, lines in zip(parts, chosen, strict=True):
-        write_atomically(part, take_rows(str(table), lines) if is_parquet else "".join([*first, *lines]).encode())
-    return [len(lines) for lines in chosen]
+        if 0 < place < len(parts):
+            drawn.append((place, rows))
+        else:
+            chosen[0] += rows
+    learnt = {name for row in chosen[0] for name in task.names_of(examples[row])}
+    for place, rows in drawn:
+        names = {name for row in rows for name in task.names_of(examples[row])}
+        chosen[place if names <= learnt else 0] += rows
+        learnt |= names
+    if not all(chosen):
+        raise ValueError(
+            f"A table that is to be divided must have several texts of most classes. Received: {table}, with "
+            f"{len(learnt):,} classes in {len(examples):,} rows, of which nothing is left to measure on if training "
+            "has a text of each class. Give --dev, merge rare classes, or look whether another column has the labels."
+        )
+    task.learn([examples[row] for row in sorted(chosen[0])])
+    return [sorted(rows) for rows in chosen]
+
+
+def write_parts(table: Path, parts: Sequence[Path], header: bool, chosen: Sequence[Sequence[int]]) -> None:
+    """Write the rows that `divide_rows` chose for each part."""
+    if parts[0].suffix == PARQUET:
+        for part, rows in zip(parts, chosen, strict=True):
+            write_atomically(part, take_rows(str(table), rows))
+        return
+    whole = _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
+    first, lines = whole[:header], whole[header:]
+    for part, rows in zip(parts, chosen, strict=True):
+        write_atomically(part, "".join([*first, *(lines[row] for row in rows)]).encode())
 
 
 def count_rows(table: Path, header: bool) -> int:
@@ -236,7 +271,9 @@ def count_rows(table: Path, header: bool) -> int:
 
 
 def _read_plain(table: Path) -> list[str]:
-    return [f"{line}\n" for _, line in read_lines(table) if line.strip(" ")]
+    """Return the lines of a .tsv or .jsonl that are rows."""
+    blanks = None if JSON_LINES in table.suffixes else " "  # a line of one tab is a row of a .tsv
+    return [f"{line}\n" for _, line in read_lines(table) if line.strip(blanks)]
 
 
 def _read_csv(table: Path) -> list[str]:

@@ -14,6 +14,7 @@ from keras_bert_flow.tasks.formats.tables import (
     TaskTable,
     describe_heading,
     describe_lookalikes,
+    describe_rare,
     label_ids,
     label_names,
     read_columns,
@@ -346,3 +347,10 @@ def test_numbers_with_blanks_give_no_warning(tmp_path, caplog):
     path = write(tmp_path, "t.tsv", "text\tlabel\na\t 1.5\nb\t2 \n")
     assert [example.label for example in make_task("regression").read(path)] == [1.5, 2.0]
     assert not caplog.records
+
+
+def test_most_of_many_classes_with_a_single_row_are_told():
+    line = describe_rare({f"class {n}": 1 + (n < 5) for n in range(11)})
+    assert line.startswith("a single row of 6 of its 11 classes")
+    assert describe_rare({f"class {n}": 1 + (n < 5) for n in range(10)}) == ""
+    assert describe_rare({"a": 1, "b": 1}) == ""

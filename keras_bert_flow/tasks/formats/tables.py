@@ -15,6 +15,7 @@ import numpy as np
 from keras_bert_flow.tasks.formats.rows import Row, abridge, read_rows
 
 HEADINGS = {"label", "labels", "class", "category", "target", "sentiment", "gold_label", "topic", "intent", "rating"}
+MANY_CLASSES = 10
 # At most 18 digits, which fit in int64, and are far fewer than int() rejects.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
 
@@ -208,6 +209,21 @@ def describe_heading(counts: Mapping[str, int], has_header: bool = True) -> str:
             )
             return f"a class {ascii(name)} with a single row, which looks like the name of a column. {remedy}"
     return ""
+
+
+def describe_rare(counts: Mapping[str, int]) -> str:
+    """Return one line about classes that have a single row, if they are most of many classes, or "".
+
+    Args:
+        counts: name → number of rows.
+    """
+    single = sum(rows == 1 for rows in counts.values())
+    if len(counts) < MANY_CLASSES or 2 * single <= len(counts):
+        return ""
+    return (
+        f"a single row of {single:,} of its {len(counts):,} classes, so no other row shows whether they were learnt. "
+        "Merge rare classes, or look whether another column has the labels."
+    )
 
 
 def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:
