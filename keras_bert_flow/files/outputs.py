@@ -19,7 +19,8 @@ MAX_PATH_BYTES = 4096 - 256  # PATH_MAX of Linux, minus room for the files withi
 _ENDS_BYTES = 1 << 20  # of a manifest, read at the beginning and at the end to recognise it
 _MOST_NAMES = 4  # our manifests still have this many field names after a bit flip
 WORK_SUFFIX = ".work"
-MODEL_FILES = ("config.json", "model.safetensors")
+CONFIG = "config.json"  # of a model directory, ours or Hugging Face's
+MODEL_FILES = (CONFIG, "model.safetensors")
 EXPORTED = "export.json"  # of an exported model
 _UNPUBLISHED = re.compile(
     r"\..+\.work|\.work|[0-9a-f]{16}\.damaged-\d+"
@@ -96,7 +97,7 @@ def check_place(path: str | Path) -> None:
 
 
 def check_apart(output: str | Path, inputs: Iterable[str | Path], name: str = "The output") -> None:
-    """Check that writing an output replaces and removes nothing that is read.
+    """Check that writing an output replaces, removes and adds nothing in what is read.
 
     Links of both kinds, and names that differ in case alone where the system makes no difference, are the same file.
 
@@ -104,7 +105,8 @@ def check_apart(output: str | Path, inputs: Iterable[str | Path], name: str = "T
         inputs: files and folders.
         name: what the output is, to begin messages with.
     Raises:
-        ValueError: the output is an input, a file in one, or an input lies where the output is built.
+        ValueError: the output is an input, a file in one, or in a model or result that is one, whose digest would
+            change; or an input lies where the output is built.
     """
     output = Path(output)
     for path in map(Path, inputs):
@@ -116,11 +118,21 @@ def check_apart(output: str | Path, inputs: Iterable[str | Path], name: str = "T
                 f"{name} must not replace what is read. Received: {output}, which is{' in' * is_within} the input "
                 f"{path}. Choose another path."
             )
+        if path.is_dir() and path.resolve() in output.resolve().parents and has_identity(path):
+            raise ValueError(
+                f"{name} must not be in a model or result that is read, whose files are its identity. Received: "
+                f"{output}, in {path}. Choose a path outside it."
+            )
         if path.resolve().is_relative_to(work := work_folder(output).resolve()):
             raise ValueError(
                 f"{name} must not be built where an input lies. Received: {path}, in {work}, the work folder of "
                 f"{output}. Move the input, or choose another path."
             )
+
+
+def has_identity(folder: Path) -> bool:
+    """Return whether a folder is a model or a result, which is digested as a whole where it is an input."""
+    return (folder / CONFIG).is_file() or is_output(folder)
 
 
 def work_folder(output: str | Path) -> Path:
