@@ -167,6 +167,8 @@ def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[st
     if kind == JSON_LINES:
         yield from read_objects(path)
     elif kind == PARQUET:
+        for name in (names := list_columns(path)):
+            _find_column(path, name, names)
         yield from read_parquet(path)
     else:
         rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path, find_delimiter(path))

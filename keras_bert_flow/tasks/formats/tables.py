@@ -6,6 +6,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ HEADINGS = {"label", "labels", "class", "category", "target", "sentiment", "gold
 MANY_CLASSES = 10
 # At most 18 digits, which fit in int64, and are far fewer than int() rejects.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
+# What float() also accepts, such as 1_000, infinity or Arabic digits, is more likely a mistake.
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 _logger = logging.getLogger(__name__)
 
@@ -175,7 +178,7 @@ def describe_lookalikes(counts: Mapping[str, int]) -> str:
         counts: name → number of rows.
     """
     looks: defaultdict[str, list[str]] = defaultdict(list)
-    meanings: defaultdict[str | float, list[str]] = defaultdict(list)
+    meanings: defaultdict[str | Decimal, list[str]] = defaultdict(list)
     for name in counts:
         looks[_look_of(name)].append(name)
     for look, names in looks.items():
@@ -282,11 +285,11 @@ def _look_of(name: str) -> str:
     return " ".join(visible.split())
 
 
-def _meaning_of(look: str) -> str | float:
+def _meaning_of(look: str) -> str | Decimal:
     folded = {"true": "1", "false": "0"}.get(look.casefold(), look.casefold())
     try:
-        return float(folded) if folded.isascii() else folded
-    except ValueError:
+        return Decimal(folded) if NUMBER.fullmatch(folded) else folded  # a float has not all the digits of an int64
+    except ArithmeticError:  # an exponent of 19 digits
         return folded
 
 
@@ -305,9 +308,6 @@ def _has_blanks(label: Any, trimmed: Any) -> bool:
 
 
 # Read a number from a column of a table.
-
-# What float() also accepts, such as 1_000, infinity or Arabic digits, is more likely a mistake.
-NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 LARGEST = float(np.finfo(np.float32).max)
 
