@@ -6,7 +6,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -47,17 +47,35 @@ def check_output(output: str | Path, name: str = "The output") -> Path:
     return output
 
 
-def check_output_file(path: str | Path, name: str = "The output") -> Path:
+# Endings by which other programs tell the format of a file. A name with any other ending, as .txt, says nothing.
+FORMATS = {
+    **{".jsonl": "lines of JSON", ".ndjson": "lines of JSON", ".json": "JSON", ".yaml": "YAML", ".yml": "YAML"},
+    **{".tsv": "columns between tabs", ".csv": "columns between commas", ".conll": "CoNLL", ".html": "HTML"},
+    **{".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow", ".xlsx": "a spreadsheet", ".pkl": "pickle"},
+    **{".npz": "arrays of NumPy", ".npy": "an array of NumPy", ".h5": "HDF5", ".safetensors": "safetensors"},
+    **{".zip": "ZIP", ".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard", ".tfrecord": "TFRecord"},
+}
+
+
+def check_output_file(path: str | Path, name: str = "The output", endings: Sequence[str] = ()) -> Path:
     """Check that a file can be written at a path; an existing file will be replaced.
 
     Args:
         name: what the path is, to begin messages with.
+        endings: those of the format that is written, the usual one first; the path must not have that of another.
     Raises:
         FileNotFoundError: the folder of the file is missing.
         OSError: the location is not writable, or is a folder; `os_errors` explains such errors.
-        ValueError: the path is not on a local disk, or is a device or a pipe, which the file would replace.
+        ValueError: the path is not on a local disk, or is a device or a pipe, which the file would replace; or it has
+            the ending of another format.
     """
     path = check_local(path, name)
+    ending = path.suffix.lower()
+    if endings and ending in FORMATS and ending not in endings:
+        raise ValueError(
+            f"{name} must have an ending of its format, {FORMATS[endings[0]]}. Received: {path}, with that of "
+            f"{FORMATS[ending]}. Name it {path.with_suffix(endings[0]).name}."
+        )
     if path.is_dir():
         raise _error(errno.EISDIR, path)
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
