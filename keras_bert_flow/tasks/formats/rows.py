@@ -349,7 +349,7 @@ def _pick_columns(
         if not names:
             names = [name.strip() for name in values] if header else [str(place) for place in range(len(values))]
             remedy = (
-                " Where the first line is an example, turn `header` off."
+                " If the first line is an example, put names above it, or turn `header` off for all tables of the task."
                 if header
                 else " Without a header give a number."
             )
