@@ -7,7 +7,7 @@ from typing import Any
 from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_check import check_directory
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.files.outputs import check_output_file
+from keras_bert_flow.files.outputs import check_apart, check_output_file
 from keras_bert_flow.prediction.lines import ARRAYS, check_arrays, check_index, check_lines_file, refuse_parquet
 from keras_bert_flow.prediction.load import check_request
 from keras_bert_flow.results.publishing import verify
@@ -63,6 +63,7 @@ def check_asked_model(
         check_lines_file(path)
         verify(path)
     if output is not None:
+        check_apart(output, [folder])  # the model may be named by the first text, or by a configuration
         check_arrays(output, asked_as)
         endings = (ARRAYS,) if output.suffix == ARRAYS else PREDICTIONS.get(format, ())
         check_output_file(output, endings=endings)
@@ -73,4 +74,5 @@ def check_search(model: Path, lines: Path, index: Path | None, output: Path | No
     refuse_parquet(lines)
     check_asked_model(model, "sentence_embedding", {}, [lines], output)
     if index is not None:
+        check_apart(index, [model])
         check_index(index)

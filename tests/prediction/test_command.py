@@ -140,3 +140,9 @@ def test_endings_that_name_the_format_or_none_pass(tmp_path):
         check_asked_model(model, None, {}, [], tmp_path / name)
     check_asked_model(model, None, {}, [], tmp_path / "x.tsv", "glue")
     check_asked_model(model, "features", {}, [], tmp_path / "x.npz")
+
+
+def test_predictions_do_not_go_into_the_model(tmp_path):
+    model = save_classifier(tmp_path)
+    with pytest.raises(ValueError, match="must not be in a model or result that is read"):
+        check_asked_model(model, None, {}, [], model / "x.jsonl")
