@@ -32,10 +32,11 @@ def name_parts(table: Path, output: Path, examples: Sequence[Any], with_test: bo
 
 
 def divide_rows(table: Path, parts: Sequence[Path], task: Any, examples: Sequence[Any]) -> list[list[int]]:
-    """Choose every tenth text for the second part and another tenth for the third, if any; the rest is the first.
+    """Choose a tenth of the texts for the second part and another tenth for the third, if any; the rest is the first.
 
-    Rows with the same texts, apart from case and blanks, are in the same part, and a text stays in the first part
-    where that would otherwise lack one of its classes.
+    These are every tenth text in the order of their classes, and of the table within a class, so that the parts have
+    the same shares of classes whatever the order of the table. Rows with the same texts, apart from case and blanks,
+    are in the same part, and a text stays in the first part where that would otherwise lack one of its classes.
 
     Args:
         task: the task that read the table.
@@ -61,7 +62,8 @@ def divide_rows(table: Path, parts: Sequence[Path], task: Any, examples: Sequenc
         )
     chosen: list[list[int]] = [[] for _ in parts]
     drawn: list[tuple[int, list[int]]] = []
-    for text, rows in enumerate(rows_of.values(), 1):
+    texts = sorted(rows_of.values(), key=lambda rows: tuple(task.names_of(examples[rows[0]])))
+    for text, rows in enumerate(texts, 1):
         place = {0: 1, EVERY // 2: 2}.get(text % EVERY, 0)
         if 0 < place < len(parts):
             drawn.append((place, rows))

@@ -190,7 +190,7 @@ def test_a_divided_table_is_drafted_with_the_rows_of_its_parts(tmp_path, corpus,
     table.write_text("text\tlabel\n" + "".join(rows))
     data_commands.init([str(corpus)], table, output)
     config = load_config(output)
-    assert "# 361 examples" in output.read_text() and "Task: classification, 361 examples" in capsys.readouterr().err
+    assert "# 362 examples" in output.read_text() and "Task: classification, 362 examples" in capsys.readouterr().err
     files = check_task_files(config)
-    assert (len(files.training), len(files.dev)) == (361, 39)
+    assert (len(files.training), len(files.dev)) == (362, 38)
     assert files.task.labels == ("a", "alone", "b", "rare", "sole")

@@ -62,11 +62,23 @@ def test_a_test_table_has_texts_of_its_own(tmp_path):
     assert [len(part) for part in texts] == [480, 60, 60] and len(set.union(*texts)) == 600
 
 
-def test_different_texts_are_divided_row_by_row(tmp_path):
+@pytest.mark.parametrize("order", ["alternating", "sorted"])
+def test_parts_have_the_same_shares_of_classes_in_any_order(tmp_path, order):
     table, parts = tmp_path / "t.tsv", [tmp_path / "train.tsv", tmp_path / "dev.tsv"]
-    write_rows(table, [(f"text {n}", "ab"[n % 2]) for n in range(1, 31)])
-    assert split_table(table, parts, True, make_task("classification")) == [27, 3]
-    assert [e.text for e in make_task("classification").read(parts[1])] == ["text 10", "text 20", "text 30"]
+    write_rows(table, [(f"text {n}", "ab"[n % 2 if order == "alternating" else n > 20]) for n in range(1, 41)])
+    assert split_table(table, parts, True, make_task("classification")) == [36, 4]
+    dev = make_task("classification").read(parts[1])
+    assert [e.label for e in dev] == ["b", "a", "b", "a"] if order == "alternating" else ["a", "a", "b", "b"]
+    assert [e.text for e in dev] == [
+        f"text {n}" for n in ((19, 20, 39, 40) if order == "alternating" else (10, 20, 30, 40))
+    ]
+
+
+def test_numbers_are_divided_row_by_row(tmp_path):
+    table, parts = tmp_path / "t.tsv", [tmp_path / "train.tsv", tmp_path / "dev.tsv"]
+    write_rows(table, [(f"text {n}", n % 7) for n in range(1, 31)])
+    assert split_table(table, parts, True, make_task("regression")) == [27, 3]
+    assert [e.text for e in make_task("regression").read(parts[1])] == ["text 10", "text 20", "text 30"]
 
 
 def test_too_few_texts_are_refused(tmp_path):
@@ -80,15 +92,13 @@ def test_too_few_texts_are_refused(tmp_path):
 @pytest.mark.parametrize("kind", ["classification", "multi_label"])
 def test_every_class_has_a_row_to_learn_from(tmp_path, kind):
     table, parts = tmp_path / "t.tsv", [tmp_path / f"{part}.tsv" for part in ("train", "dev", "test")]
-    labels = {10: "rare", 20: "rare", 15: "odd", 30: "a;new" if kind == "multi_label" else "new"}
-    write_rows(table, [(f"text {n}", labels.get(n, "ab"[n % 2])) for n in range(1, 601)])
+    rare = {599: "y", 600: "y;z" if kind == "multi_label" else "z"}  # the last text is a tenth one
+    write_rows(table, [(f"text {n}", rare.get(n, "ab"[n % 2])) for n in range(1, 601)])
     task = make_task(kind, **({"separator": ";"} if kind == "multi_label" else {}))
-    assert split_table(table, parts, True, task) == [483, 58, 59]
-    train, dev = map(task.read, parts[:2])
-    learnt = {name for example in train for name in task.names_of(example)}
-    assert learnt == {"a", "b", "rare", "odd", "new"}
-    assert {"text 10", "text 15", "text 30"} <= {example.text for example in train}
-    assert "text 20" in {example.text for example in dev}  # one text of the class is enough
+    assert split_table(table, parts, True, task) == [481, 59, 60]
+    train = task.read(parts[0])
+    assert {name for example in train for name in task.names_of(example)} == {"a", "b", "y", "z"}
+    assert {"text 599", "text 600"} <= {example.text for example in train}
 
 
 @pytest.mark.parametrize("classes", [120, 60])
@@ -113,7 +123,7 @@ def test_lines_of_blanks_are_no_rows(tmp_path):
     write_rows(table, [(f"text {n}", "ab"[n % 2]) for n in range(1, 31)])
     table.write_text(table.read_text().replace("\n", "\n\t\n", 3))
     assert split_table(table, parts, False, make_task("classification")) == [27, 3]
-    assert [e.text for e in make_task("classification").read(parts[1])] == ["text 10", "text 20", "text 30"]
+    assert [e.text for e in make_task("classification").read(parts[1])] == ["text 9", "text 20", "text 29"]
 
 
 def test_a_test_table_is_given_or_found_if_it_has_labels(tmp_path):
