@@ -169,6 +169,7 @@ def test_numbers_and_booleans_of_json_are_spelt_as_a_task_reads_them(tmp_path):
     for labels, reason in (
         ([True, False], "2 classes: 'true', 'false'"),
         ([10**400, 1], f"2 classes: '1{'0' * 38}..., '1'"),
+        ([10**400, 1, 2], f"3 classes: '1{'0' * 38}..., '1', '2'"),
         ([0.25, 0.75], "2 classes: '0.25', '0.75'"),
         ([0, 0.5, 1], "3 different numbers from 0 to 1"),
     ):
