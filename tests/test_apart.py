@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from keras_bert_flow.checks.run import check_run
 from keras_bert_flow.cli import app
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.files.outputs import check_apart, work_folder
 from keras_bert_flow.results.publishing import Contents, publish
+from keras_bert_flow.results.stages.digests import folder_files
 from tests.patience import PATIENCE_SECONDS
 
 TABLE = "text\tlabel\nfine\tyes\n"
@@ -60,6 +64,35 @@ def test_command_refuses_to_write_over_what_it_reads(table, words):
     assert table.read_text() == TABLE
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        "predict --model {model} --output {written} a",
+        "search --model {model} --lines {other} --output {written} a",
+        "search --model {model} --lines {other} --index {written} a",
+        "pretrain --records {other} --initial-model {model} --output {written}",
+        "distill --records {other} --teacher {model} --output {written}",
+        "finetune --config {other} --model {model} --output {written}",
+        "convert {model} {written} --dtype float16",
+        "export {model} {written} --format onnx",
+    ],
+)
+def test_nothing_is_written_into_a_model_that_is_read(table, words):
+    """Its files are its identity, so that stages that were made from it would run again."""
+    before = folder_files(table.parent / "model")
+    assert "must not be in a model or result that is read" in str(run(words, table, table.parent / "model" / "new"))
+    assert folder_files(table.parent / "model") == before
+
+
+def test_results_of_a_run_do_not_go_into_its_models(table):
+    model = str(table.parent / "model")
+    for settings in ({"initial_model": model}, {"distillation": {"teacher": model}}):
+        config = make_config(PipelineConfig, {"runs": f"{model}/runs"} | settings, "x.yaml")
+        with pytest.raises(ValueError, match="The folder of results must not be in a model or result"):
+            check_run(config, ())
+        check_run(make_config(PipelineConfig, {"runs": f"{model}-runs"} | settings, "x.yaml"), ())
+
+
 @pytest.mark.parametrize("link", [os.link, os.symlink])
 def test_links_are_the_file_that_they_lead_to(table, link):
     link(table, other := table.with_name("other.tsv"))
@@ -86,6 +119,8 @@ def test_what_lies_where_an_output_is_built_is_not_removed(table):
 def test_new_files_and_folders_beside_inputs_pass(table):
     publish(table.parent / "made", "records", "key", lambda work: Contents())
     inputs = [table, table.parent, table.parent / "made", table.parent / "nowhere"]
+    with pytest.raises(ValueError, match=r"Received: .*/made/x, in .*/made\. Choose a path outside it"):
+        check_apart(table.parent / "made" / "x", inputs)
     for name in ("new.jsonl", "model/predictions.jsonl", "folder", "made"):
         check_apart(table.parent / name, inputs)
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from keras_bert_flow.cli import COMMANDS, app, load_commands, options
-from keras_bert_flow.cli.options import beside, carry, carry_to_training
+from keras_bert_flow.cli.options import beside, carry, carry_to_training, inside
 from tests.commands import assert_refused, kbf
 from tests.patience import PATIENCE_SECONDS
 from tests.test_cli import TEXT
@@ -151,3 +151,13 @@ def test_run_tells_at_once_what_it_will_do(tmp_path):
     assert "none.txt" in rest.splitlines()[-1] and run.returncode == 2
     assert worked < 2, worked  # 0.8
     assert seconds < 30, seconds  # 1 on an idle core; tests run on busy ones
+
+
+def test_next_command_takes_a_path_that_begins_with_a_dash(monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv("KBF_PROGRESS", "on")
+    monkeypatch.delenv("KBF_NEXT_STEPS", raising=False)
+    monkeypatch.chdir(tmp_path)
+    options.say_next("run", Path("-dash.yaml"), "--plan")
+    assert capsys.readouterr().err.endswith("run ./-dash.yaml --plan\n")
+    assert beside("-x/v", "records") == "./-x/records" and inside("-x", "model") == "./-x/model"
+    assert carry(Path("-a.yaml")) == ["--config", "./-a.yaml"]

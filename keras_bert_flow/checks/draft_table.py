@@ -1,6 +1,6 @@
 """Inspect the columns of a table: which hold texts, which hold labels, and whether there is a header."""
 
-import csv
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -9,16 +9,22 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.results.artifacts import write_atomically
-from keras_bert_flow.tasks.core.texts import identify
-from keras_bert_flow.tasks.formats.parquet_rows import take_rows
-from keras_bert_flow.tasks.formats.rows import GZIP, NAMED_FIELDS, TABLES, read_lines, read_whole, read_whole_rows
+from keras_bert_flow.tasks.formats.parquet_rows import list_columns, read_parquet
+from keras_bert_flow.tasks.formats.rows import (
+    GZIP,
+    NAMED_FIELDS,
+    TABLES,
+    abridge,
+    read_lines,
+    read_whole_rows,
+    spell_label,
+)
+from keras_bert_flow.tasks.formats.tables import NUMBER, class_names, require_text
 from keras_bert_flow.text.corpus.inputs import PARQUET
 
 LOOKED_AT_ROWS = 5000
 TEXT_WORDS = 3.0  # minimum mean number of words for a column of texts
 TEXT_CHARACTERS = 20.0  # the same, for scripts without spaces
-NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 LABEL_NAMES = (
     *("label", "labels", "class", "category", "categories", "target", "score", "similarity", "gold_label", "sentiment"),
     *("rating", "stars", "grade", "topic", "intent", "y", "is_duplicate", "quality", "tags"),
@@ -47,15 +53,17 @@ class Column:
 
     @property
     def spelt(self) -> list[str]:
-        return [value.strip() if isinstance(value, str) else str(value) for value in self.values]
+        return [value.strip() if isinstance(value, str) else str(spell_label(value)) for value in self.values]
 
     @property
     def distinct(self) -> int:
         return len(set(self.spelt))
 
     @property
-    def has_blanks(self) -> bool:
-        return any(value in ("", None) or not str(value).strip() for value in self.values)
+    def first_blank(self) -> int | None:
+        """The index of the first value that is null, NaN or blank."""
+        values = enumerate(self.values)
+        return next((row for row, value in values if value is None or value != value or not str(value).strip()), None)
 
     @property
     def has_lists(self) -> bool:
@@ -64,13 +72,17 @@ class Column:
     @property
     def is_numeric(self) -> bool:
         return bool(self.values) and all(
-            isinstance(value, int | float) or (isinstance(value, str) and NUMBER.fullmatch(value.strip()))
-            for value in self.values
+            isinstance(value, int | float | str) and NUMBER.fullmatch(_spell_number(value)) for value in self.values
         )
 
     @property
+    def numbers(self) -> list[float]:
+        """The values of a numeric column as floats, infinite beyond their range."""
+        return [float(_spell_number(value)) for value in self.values]
+
+    @property
     def has_fractions(self) -> bool:
-        return self.is_numeric and any(not float(value).is_integer() for value in self.values)
+        return self.is_numeric and any(math.isfinite(number) and number % 1 for number in self.numbers)
 
     @property
     def is_binary(self) -> bool:
@@ -90,6 +102,11 @@ class Column:
         return is_long and not self.is_numeric and not self.has_lists and self.distinct > 1
 
 
+def _spell_number(value: Any) -> str:
+    """Spell a value of a table as `float` reads it: an integer of JSON may be too large to be converted itself."""
+    return value.strip() if isinstance(value, str) else str(int(value) if isinstance(value, bool) else value)
+
+
 @dataclass(frozen=True)
 class Table:
     """A sample of a table in a file.
@@ -98,14 +115,16 @@ class Table:
         has_header: whether the first line names the columns; always False for .jsonl and .parquet, whose fields have
             names.
         header_reason: the reason for `has_header`.
-        rows: number of sampled rows.
+        rows: lines of the sampled rows, or rows of a .parquet, from 1.
+        unread: names of the columns of a .parquet whose types cannot be read.
     """
 
     path: str
     columns: tuple[Column, ...]
     has_header: bool
     header_reason: str
-    rows: int
+    rows: Sequence[int]
+    unread: Sequence[str] = ()
 
     def find(self, name: str) -> Column | None:
         """Return the column with a name, ignoring case."""
@@ -120,12 +139,15 @@ def look_at_table(path: str | Path) -> Table:
     """
     rows: list[tuple[int, Any]] = list(islice(read_whole_rows(path), LOOKED_AT_ROWS + 1))
     if not rows:
+        _require_readable(str(path), list_columns(str(path)) if str(path).endswith(PARQUET) else [])
         raise ValueError(f"A table must hold at least one example. Received: {path}, which holds none.")
     if isinstance(rows[0][1], dict):
         fields = [fields for _, fields in rows]
         names = dict.fromkeys(name for field in fields for name in field)
         columns = tuple(Column(name, tuple(field.get(name) for field in fields)) for name in names)
-        return Table(str(path), columns, False, "its fields have names", len(rows))
+        named = list_columns(str(path)) if str(path).endswith(PARQUET) else []
+        unread = [name for name in named if name not in names]
+        return Table(str(path), columns, False, "its fields have names", [number for number, _ in rows], unread)
     width = len(rows[0][1])
     for number, values in rows:
         if len(values) != width:
@@ -140,12 +162,11 @@ def look_at_table(path: str | Path) -> Table:
     columns = tuple(
         Column(name, tuple(row[place] for row in body)) for place, name in enumerate(headings) if name or place
     )
-    return Table(str(path), columns, has_header, reason, len(body))
+    return Table(str(path), columns, has_header, reason, [number for number, _ in rows[has_header:]])
 
 
 def _is_index(cells: Sequence[str]) -> bool:
-    numbers = [int(cell) if cell.strip().isdecimal() else -1 for cell in cells]
-    return bool(numbers) and min(numbers) >= 0 and len(set(numbers)) == len(numbers)
+    return bool(cells) and all(cell.strip().isdecimal() for cell in cells) and len({*cells}) == len(cells)
 
 
 def find_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, str]:
@@ -166,91 +187,6 @@ def find_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bo
         if cell not in counts and len(counts) <= 20 and min(counts.values()) >= 2 and len(cell.split()) <= 3:
             return True, f"{cell!r} stands above values that repeat, and is none of them"
     return False, "the first line looks like the others"
-
-
-# Split a table into a train, a dev and a test table, so that no text is in two of them.
-
-EVERY = 10  # every tenth text goes to the dev table, and every tenth of a large table to the test table
-LEAST_TEXTS, LEAST_FOR_TEST = 20, 500
-
-
-def name_parts(table: Path, output: Path, examples: Sequence[Any], with_test: bool) -> list[Path]:
-    """Return the paths of the parts, next to the configuration: train, dev and, of a large table, test.
-
-    Raises:
-        ValueError: the file cannot be split by rows.
-    """
-    ending = Path(table.name.removesuffix(".gz")).suffix
-    if ending not in TABLES:
-        raise ValueError(
-            f"There must be a file to measure on. Received: {table} alone, which is not divided by rows. Give --dev."
-        )
-    has_test = with_test and len({*map(identify, examples)}) >= LEAST_FOR_TEST
-    names = ("train", "dev", *(["test"] if has_test else []))
-    return [output.with_name(f"{output.stem}-{name}{ending}") for name in names]
-
-
-def split_table(table: Path, parts: Sequence[Path], header: bool, examples: Sequence[Any]) -> list[int]:
-    """Write every tenth text to the second part and another tenth to the third, if any; return the rows of each.
-
-    Rows with the same texts, apart from case and blanks, are in the same part.
-
-    Args:
-        examples: the rows as read by the task.
-    Raises:
-        FileExistsError: a part exists already.
-        ValueError: the table has too few texts.
-    """
-    for part in parts:
-        if part.exists():
-            raise FileExistsError(
-                f"A part of the table must be a new file. Received: {part}, which exists. Give --dev."
-            )
-    is_parquet = parts[0].suffix == PARQUET
-    whole = [] if is_parquet else _read_csv(table) if parts[0].suffix == ".csv" else _read_plain(table)
-    first = whole[:1] if header else []
-    rows = range(len(examples)) if is_parquet else whole[len(first) :]
-    numbers: dict[bytes, int] = {}  # of distinct texts, from 1
-    texts = [numbers.setdefault(identify(example), len(numbers) + 1) for example in examples]
-    if len(numbers) < LEAST_TEXTS:
-        raise ValueError(
-            f"A table that is to be divided must have at least {LEAST_TEXTS} different texts. Received: {table}, with "
-            f"{len(numbers)} in {len(rows)} rows. Give --dev, or more rows."
-        )
-    chosen: list[list] = [[] for _ in parts]
-    for row, text in zip(rows, texts, strict=True):
-        place = {0: 1, EVERY // 2: 2}.get(text % EVERY, 0)
-        chosen[place if place < len(parts) else 0].append(row)
-    for part, lines in zip(parts, chosen, strict=True):
-        write_atomically(part, take_rows(str(table), lines) if is_parquet else "".join([*first, *lines]).encode())
-    return [len(lines) for lines in chosen]
-
-
-def count_rows(table: Path, header: bool) -> int:
-    """Return the number of rows of a table, of questions in SQuAD's .json, or of blank lines in a tagged file."""
-    if table.name.removesuffix(".gz").endswith(TABLES):
-        return max(0, sum(1 for _ in read_whole_rows(table)) - header)
-    if table.name.removesuffix(".gz").endswith(".json"):  # SQuAD's format, with one key `question` per question
-        return read_whole(str(table)).count(b'"question"')
-    return sum(1 for _, line in read_lines(table) if not line.strip())
-
-
-def _read_plain(table: Path) -> list[str]:
-    return [f"{line}\n" for _, line in read_lines(table) if line.strip(" ")]
-
-
-def _read_csv(table: Path) -> list[str]:
-    """Return the rows with new quoting, since a row may span several lines."""
-    written: list[str] = []
-
-    class Lines:
-        def write(self, text: str) -> None:
-            written.append(text)
-
-    writer = csv.writer(Lines(), lineterminator="\n")
-    for _, row in read_whole_rows(table):
-        writer.writerow(row)
-    return written
 
 
 # Guess the kind of task in a file and the columns it uses, with a reason for each guess.
@@ -358,10 +294,9 @@ def _draft_texts(table: Table) -> DraftedTask:
         reasons["kind"] = f"{len(several)} columns of 0 and 1"
         reasons["label_columns"] = "a column for each label"
     elif label is None:
-        seen = ", ".join(f"{column.name} ({column.distinct} values)" for column in table.columns)
+        seen = abridge([f"{column.name} ({_describe_unfit(table, column)})" for column in table.columns], width=100)
         raise ValueError(
-            f"A table must have a column of labels. Received: {table.path}, with {seen}, none of which repeats. "
-            "Name it `label` in a header."
+            f"A table must have a column of labels. Received: {table.path}, with {seen}. Name it `label` in a header."
         )
     else:
         settings["label"] = label.name
@@ -383,22 +318,71 @@ def _find_label_columns(table: Table) -> list[Column]:
 
 
 def _find_label(table: Table) -> Column | None:
-    for name in LABEL_NAMES:
-        column = table.find(name)
-        if column and column.distinct > 1 and (not column.has_blanks or _find_separator(column)):
-            return column
+    """Return the column of labels: by its name, else by how its values repeat.
+
+    Raises:
+        ValueError: a column is named `label`, or has no rival and another name of labels, but cannot be one.
+    """
+    named = [column for name in LABEL_NAMES if (column := table.find(name))]
+    usable = [column for column in named if column.distinct > 1 and _is_filled(column)]
+    if usable and usable[0].name.lower() == LABEL_NAMES[0]:
+        return usable[0]
+    _require_readable(table.path, table.unread, LABEL_NAMES[:1])
+    if named and named[0].name.lower() == LABEL_NAMES[0]:
+        _require_labels(table, named[0])
+    if usable:
+        return usable[0]
     repeating = [
         column
         for column in table.columns
-        if not column.has_blanks
-        and not column.is_text
-        and 2 <= column.distinct <= min(MOST_CLASSES, max(2, table.rows // 2))
+        if column.first_blank is None and not column.is_text and 2 <= column.distinct <= _most_classes(table)
     ]
     if repeating:
         return min(repeating, key=lambda column: column.distinct)
     lists = [column for column in table.columns if column.has_lists]
     fractions = [column for column in table.columns if column.has_fractions]
+    if not lists + fractions:
+        _require_readable(table.path, table.unread, LABEL_NAMES)
+        for column in named:
+            _require_labels(table, column)
     return next(iter(lists + fractions), None)
+
+
+def _is_filled(column: Column) -> bool:
+    """Return whether each row has a label; a text may have none of several."""
+    return column.first_blank is None or _find_separator(column) is not None
+
+
+def _most_classes(table: Table) -> int:
+    return min(MOST_CLASSES, max(2, len(table.rows) // 2))
+
+
+def _require_readable(path: str, columns: Sequence[str], names: Sequence[str] = (), num_texts: int = 0) -> None:
+    """Raise ValueError for the first of some columns of a .parquet if its type is not one of a task.
+
+    Args:
+        names: of the columns that count, in lower case; all if there are none.
+    """
+    for name in columns:
+        if not names or name.lower() in names:
+            next(read_parquet(path, [name], num_texts), None)
+
+
+def _require_labels(table: Table, column: Column) -> None:
+    """Raise the error of reading a column of labels with a blank or a single class."""
+    if not _is_filled(column) and column.first_blank is not None:
+        place = f"{table.path}, row {table.rows[column.first_blank]}"
+        require_text(place, column.name, column.values[column.first_blank])
+    class_names(column.spelt, f"{table.path}, column {column.name!r}")
+
+
+def _describe_unfit(table: Table, column: Column) -> str:
+    """Return why a column is not taken for labels."""
+    if column.first_blank is not None:
+        return f"blank in row {table.rows[column.first_blank]}"
+    if column.distinct == 1:
+        return "the same in each row"
+    return "texts" if column.is_text else f"{column.distinct} values in {len(table.rows)} rows"
 
 
 def _find_texts(table: Table, texts: list[Column]) -> tuple[Column, Column | None, str]:
@@ -407,9 +391,12 @@ def _find_texts(table: Table, texts: list[Column]) -> tuple[Column, Column | Non
         if one and other:
             return one, other, f"{first} and {second} are the names of a pair"
     named = [column for name in TEXT_NAMES if (column := table.find(name)) and not column.is_numeric]
+    if not named or named[0].name.lower() != TEXT_NAMES[0]:
+        _require_readable(table.path, table.unread, TEXT_NAMES[:1], num_texts=1)
     if named:
         return named[0], None, "by its name"
     if not texts:
+        _require_readable(table.path, table.unread, TEXT_NAMES, num_texts=1)
         raise ValueError(
             f"A table must have a column of texts. Received: {table.path}, where no column has {TEXT_WORDS:.0f} "
             "words a row. Name it `text` in a header."
@@ -425,14 +412,14 @@ def _find_kind(label: Column) -> tuple[str, dict[str, Any], str]:
     """Return the kind of task that the labels imply, further settings, and the reason."""
     if label.has_lists:
         return "multi_label", {}, "lists of labels"
-    if label.has_fractions or (label.is_numeric and label.distinct > FEW_VALUES):
-        numbers = [float(value) for value in label.values]
-        return "regression", {}, f"numbers from {min(numbers):g} to {max(numbers):g}, of which many differ"
+    if label.is_numeric and label.distinct > (2 if label.has_fractions else FEW_VALUES):
+        reason = f"{label.distinct} different numbers from {min(label.numbers):g} to {max(label.numbers):g}"
+        return "regression", {}, reason
     if separator := _find_separator(label):
         several = sum(separator in value for value in label.spelt)
         reason = f"{several} of {len(label.values)} labels have a {separator!r} in them: several labels of one text"
         return "multi_label", {"separator": separator}, reason
-    classes = ", ".join(repr(name) for name, _ in Counter(label.spelt).most_common(6))
+    classes = abridge([repr(name) for name, _ in Counter(label.spelt).most_common(6)])
     return "classification", {}, f"{label.distinct} classes: {classes}{', ...' if label.distinct > 6 else ''}"
 
 

@@ -1,6 +1,7 @@
 """Write a configuration with a comment on each guessed setting."""
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,7 @@ from keras_bert_flow.config.finetuning import POOLED
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.terminal import escape_controls
+from keras_bert_flow.files.paths import name_argument
 from keras_bert_flow.text.tokenizers.lost_characters import describe_lost, lost_share
 
 WIDTH = 100
@@ -109,9 +111,10 @@ def describe_shortage(draft: Draft) -> list[str]:
 
 
 def _head(draft: Draft, path: str) -> list[str]:
+    file = _plain(shlex.quote(name_argument(path)))
     return [
         *_comment(f"{draft.name}: drafted by `kbf init` for about {draft.minutes:g} minutes on this processor."),
-        f"# Command: kbf run {_plain(path)} --plan, which runs nothing, then kbf run {_plain(path)}",
+        f"# Command: kbf run {file} --plan, which runs nothing, then kbf run {file}",
         "# All settings and what they mean: keras_bert_flow/config/; --set changes one for a run.",
         f"name: {_value(draft.name)}",
         f"backend: {draft.backend}",

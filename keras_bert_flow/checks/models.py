@@ -7,8 +7,8 @@ from typing import Any
 from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_check import check_directory
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.files.outputs import check_output_file
-from keras_bert_flow.prediction.lines import check_arrays, check_index, check_lines_file, refuse_parquet
+from keras_bert_flow.files.outputs import check_apart, check_output_file
+from keras_bert_flow.prediction.lines import ARRAYS, check_arrays, check_index, check_lines_file, refuse_parquet
 from keras_bert_flow.prediction.load import check_request
 from keras_bert_flow.results.publishing import verify
 
@@ -38,14 +38,24 @@ def check_initial_model(folder: Path) -> dict[str, Any]:
     return check_model_directory(folder)
 
 
+# Format of predictions → the endings of its files. Lines of JSON are often in a .json, too.
+PREDICTIONS = {"jsonl": (".jsonl", ".ndjson", ".json"), "glue": (".tsv",), "squad": (".json",), "conll": (".conll",)}
+
+
 def check_asked_model(
-    folder: Path, asked_as: str | None, options: Mapping[str, Any], files: Sequence[Path | None], output: Path | None
+    folder: Path,
+    asked_as: str | None,
+    options: Mapping[str, Any],
+    files: Sequence[Path | None],
+    output: Path | None,
+    format: str = "jsonl",
 ) -> None:
     """Check the inputs of `kbf predict`.
 
     Args:
         files: files to read; None entries are ignored.
         output: file to write, or None.
+        format: format in which it is written, unless its ending is that of arrays.
     """
     check_model_directory(folder)
     check_request(folder, asked_as, options)
@@ -53,8 +63,10 @@ def check_asked_model(
         check_lines_file(path)
         verify(path)
     if output is not None:
-        check_output_file(output)
+        check_apart(output, [folder])  # the model may be named by the first text, or by a configuration
         check_arrays(output, asked_as)
+        endings = (ARRAYS,) if output.suffix == ARRAYS else PREDICTIONS.get(format, ())
+        check_output_file(output, endings=endings)
 
 
 def check_search(model: Path, lines: Path, index: Path | None, output: Path | None) -> None:
@@ -62,4 +74,5 @@ def check_search(model: Path, lines: Path, index: Path | None, output: Path | No
     refuse_parquet(lines)
     check_asked_model(model, "sentence_embedding", {}, [lines], output)
     if index is not None:
+        check_apart(index, [model])
         check_index(index)

@@ -27,7 +27,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig
 from keras_bert_flow.conversion.directory_check import check_masked_lm
 from keras_bert_flow.data.pretraining_records import check_record_vocabulary
-from keras_bert_flow.files.outputs import check_output, check_place
+from keras_bert_flow.files.outputs import check_apart, check_output, check_place
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.installed import check_backend, check_installed
 from keras_bert_flow.models.families.family import find_family
@@ -116,6 +116,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     check_backend(config.backend)
     check_installed([*packages, *packages_of(config, stages)])
     check_runs(config.runs)
+    check_models_apart(config)
     if "vocabulary" in stages or "records" in stages:
         check_names(config.runs)
         check_pattern(config.runs)
@@ -146,6 +147,14 @@ def check_runs(runs: str) -> None:
         check_writable(runs)
     else:
         check_place(Path(runs) / "x")
+
+
+def check_models_apart(config: PipelineConfig) -> None:
+    """Check that the results of a run do not go into a model that it reads, whose files are part of their keys."""
+    models = [config.initial_model, config.distillation.teacher if config.distillation else None]
+    if not find_address(config.runs):
+        local = [model for model in models if model is not None and not find_address(model)]
+        check_apart(config.runs, local, "The folder of results")
 
 
 # Resolve a configuration for continued pre-training: it takes the initial model's shape and tokenizer.

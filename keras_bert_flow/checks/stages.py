@@ -18,7 +18,7 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.pretraining_records import check_record_vocabulary
 from keras_bert_flow.distribution.cluster import check_devices
 from keras_bert_flow.files.inputs import hold
-from keras_bert_flow.files.outputs import check_output, shorten_path
+from keras_bert_flow.files.outputs import check_apart, check_output, shorten_path
 from keras_bert_flow.installed import check_backend, check_installed
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.saved_as import BAG_OF_WORDS
@@ -254,6 +254,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
         check_positions(length, config.model.max_positions)
     vocabulary = initial_model and find_tokenizer_file(initial_model)
     if initial_model is not None:
+        check_apart(output, [initial_model])
         check_shape(check_initial_model(initial_model), config.model, initial_model)
     if isinstance(made.get("vocabulary_size"), int):
         check_record_vocabulary(find_tokenizer_file(records), made["vocabulary_size"], vocabulary)

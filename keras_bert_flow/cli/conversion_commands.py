@@ -203,7 +203,7 @@ def glue_zip(
     output: Annotated[Path, typer.Option(help="The .zip file to write.")],
 ) -> None:
     """Collect predictions on GLUE's test tables into a .zip for its server, and report which are missing."""
-    check_output_file(output)
+    check_output_file(output, endings=[".zip"])
     from keras_bert_flow.results.publishing import verify
     from keras_bert_flow.tasks.formats.glue import write_glue_submission
 

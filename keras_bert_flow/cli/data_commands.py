@@ -271,14 +271,8 @@ def init(
     _check_new(output)
     with working("Looking at the text and the table, and measuring this processor"):
         from keras_bert_flow.checks.draft_budget import choose_budget, look_at_corpus
-        from keras_bert_flow.checks.draft_table import (
-            EVERY,
-            count_rows,
-            draft_task,
-            find_beside,
-            name_parts,
-            split_table,
-        )
+        from keras_bert_flow.checks.draft_division import count_rows, divide_rows, name_parts, write_parts
+        from keras_bert_flow.checks.draft_table import draft_task, find_beside
         from keras_bert_flow.checks.draft_writing import Draft, describe_draft, write_draft
         from keras_bert_flow.checks.estimates import measure_rate
         from keras_bert_flow.tasks.registry import make_task
@@ -294,21 +288,24 @@ def init(
         dev = dev or find_beside(task)
         parts = None if dev else name_parts(task, output, rows, with_test=test is None)
         test_files, unread = read_test(test, task, dev, as_drafted)
-        examples = count_rows(task, header)
         dev_files = {} if dev is None else {"dev": (dev, as_drafted.read(dev))}
         dev_files |= test_files
-        dev_rows = dev_files["dev"][1] if dev else ()
-        budget = choose_budget(minutes, look, drafted, examples, measure_rate(), len(dev_rows) or examples // EVERY)
+        if parts:
+            chosen = divide_rows(task, parts, as_drafted, rows)
+            examples, dev_examples = map(len, chosen[:2])
+        else:
+            examples, dev_examples = count_rows(task, header), len(dev_files["dev"][1])
+        budget = choose_budget(minutes, look, drafted, examples, measure_rate(), dev_examples)
         train, *measured = [*map(str, parts or (task, dev)), *(str(file) for file, _ in test_files.values())]
         draft = Draft(
             name or output.stem, text, train, measured[0], minutes, _choose_backend(minutes), look, drafted, examples,
-            budget, tuple(measured[1:]), compare_classes(learnt, "dev", rows, dev_rows),
+            budget, tuple(measured[1:]), "" if parts else compare_classes(learnt, "dev", rows, dev_files["dev"][1]),
         )  # fmt: skip
         content = write_draft(draft, str(output))
         remarks = [*list_remarks(learnt, drafted.settings, task, rows, dev_files), *unread]
+        output.parent.mkdir(parents=True, exist_ok=True)
         if parts:
-            sizes = split_table(task, parts, header, rows)
-    output.parent.mkdir(parents=True, exist_ok=True)
+            write_parts(task, parts, header, chosen)
     try:
         with open(output, "x", encoding="utf-8") as file:
             file.write(content)
@@ -319,7 +316,7 @@ def init(
     for remark in remarks:
         show(f"  {remark}", sys.stderr)
     if parts:
-        counts = ", ".join(f"{count:,} rows in {part}" for part, count in zip(parts, sizes, strict=True))
+        counts = ", ".join(f"{len(rows):,} rows in {part}" for part, rows in zip(parts, chosen, strict=True))
         show(f"The table is divided: {counts}, where a text is with all of its rows.", sys.stderr)
     show(output)
     say_next("run", output, "--plan")
@@ -330,7 +327,14 @@ def read_test(test: Path | None, train: Path, dev: Path | None, task: Any) -> tu
     from keras_bert_flow.checks.draft_table import TEST_NAMES, find_beside
 
     found = test or (find_beside(train, TEST_NAMES) if dev else None)
-    if found is None or (dev is not None and found.samefile(dev)):
+    if found is None:
+        return {}, []
+    if dev is not None and found.samefile(dev):
+        if test is not None:
+            raise ValueError(
+                f"--test must be another table than the one that is chosen on. Received: {test}, which is the dev "
+                f"table {dev}. Give another --dev or --test, or leave --test out."
+            )
         return {}, []
     try:
         return {"test": (found, task.read(found))}, []

@@ -22,7 +22,7 @@ from keras_bert_flow.console.job_progress import MB, expect, following_job, is_t
 from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
 from keras_bert_flow.files.outputs import work_folder
-from keras_bert_flow.files.paths import find_address
+from keras_bert_flow.files.paths import find_address, name_argument
 from keras_bert_flow.installed import BACKENDS, check_backend
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
@@ -193,9 +193,10 @@ FIRST_TRY = (
 
 
 def say_next(*command: str | Path) -> None:
-    """Print a command of `kbf`."""
+    """Print a command of `kbf`; a `Path` that begins with a dash is named so that it is no option."""
     if is_told() and os.environ.get(HIDDEN) != "off":
-        show(f"Next: {shlex.join([*shlex.split(name_program()), *map(str, command)])}", sys.stderr)
+        words = [name_argument(word) if isinstance(word, Path) else word for word in command]
+        show(f"Next: {shlex.join([*shlex.split(name_program()), *words])}", sys.stderr)
 
 
 def name_program() -> str:
@@ -211,12 +212,12 @@ def beside(output: str | Path, name: str) -> str:
     while place.exists():
         number += 1
         place = Path(output).parent / f"{Path(name).stem}-{number}{Path(name).suffix}"
-    return str(place)
+    return name_argument(place)
 
 
 def inside(output: str | Path, name: str) -> str:
     """Return the path of something in a result."""
-    return f"{find_address(output) or Path(output)}/{name}"
+    return f"{find_address(output) or name_argument(output)}/{name}"
 
 
 def carry(
@@ -231,7 +232,7 @@ def carry(
         flags: setting → the value that an option of this command gave it; None where it was not given.
     """
     given = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in _given(flags)]
-    options = ["--config", str(config)] if config else []
+    options = ["--config", name_argument(config)] if config else []
     for override in (*(overrides or ()), *given):
         options += ["--set", override]
     return [*options, *(["--backend", backend] if backend else [])]

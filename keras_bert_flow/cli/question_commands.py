@@ -97,7 +97,7 @@ def predict(
     choose_backend(PipelineConfig(), backend)
     is_fine_tuned = asked_as in (None, FINE_TUNED)
     _check_file_options(is_fine_tuned, format, set, input, output)
-    check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output)
+    check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output, format)
     task: Any = change_task(find_task(model)[0], set or (), model) if is_fine_tuned else None
     if format != JSONL:
         check_format(format, task)

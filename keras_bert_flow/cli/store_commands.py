@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from json import dumps
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from keras_bert_flow.cli.application import Commands, app
-from keras_bert_flow.console.terminal import JOINERS, escape_controls, show, show_json
+from keras_bert_flow.console.terminal import JOINERS, escape_controls, find_columns, fit, show, show_json
 
 runs = Commands(help="List, show, compare, adopt and remove the results of stages.", no_args_is_help=True)
 app.add_typer(runs, name="runs")
@@ -24,7 +24,6 @@ RUNS = Path("runs")
 @runs.command("list")
 def list_runs(folder: Store = RUNS, json: AsJson = False) -> None:
     """List the results in a folder: stage, key, size, age, command, dependants and state."""
-    from keras_bert_flow.console.terminal import find_columns
     from keras_bert_flow.results.describing import HEADINGS, align, as_row, as_values
     from keras_bert_flow.results.lineage import find_results, list_uses
 
@@ -71,10 +70,20 @@ def show_run(
         "scores": {name: as_yaml(value) for name, value in scores.items()},
         "files": {file.name: f"{file.file_bytes:,} bytes" for file in files},
     }
-    lines = [f"{name}: {value}" for name, value in values.items() if name != "needed_by" and value not in ("", None)]
+    facts = {name: str(value) for name, value in values.items() if name != "needed_by" and value not in ("", None)}
+    columns = find_columns()
+    texts = [_format_facts(facts, columns)]
     for title, entries in sections.items():
-        lines += ["", f"{title}:" if entries else f"{title}: nothing", *(f"  {a}: {b}" for a, b in entries.items())]
-    show("\n".join(escape_controls(line, JOINERS) for line in lines), keep="\n")
+        indented = {f"  {name}": value for name, value in entries.items()}
+        texts += ["", f"{title}:", _format_facts(indented, columns)] if entries else ["", f"{title}: nothing"]
+    show("\n".join(texts), keep="\n")
+
+
+def _format_facts(facts: Mapping[str, str], columns: int | None) -> str:
+    """Return a line for each fact, or on a terminal two columns that fit it."""
+    if columns is not None:
+        return fit([[f"{name}:", value] for name, value in facts.items()], columns)
+    return "\n".join(escape_controls(f"{name}: {value}", JOINERS) for name, value in facts.items())
 
 
 @runs.command("compare")
@@ -85,7 +94,7 @@ def compare_runs(
     json: AsJson = False,
 ) -> None:
     """Show the revision, inputs, settings and scores in which two results differ, side by side."""
-    from keras_bert_flow.console.terminal import find_columns, name_files
+    from keras_bert_flow.console.terminal import name_files
     from keras_bert_flow.results.choosing import find_one
     from keras_bert_flow.results.describing import (
         align,
@@ -266,7 +275,6 @@ def lineage(
     json: AsJson = False,
 ) -> None:
     """Show what a result was made from, down to the text, with the commands that reproduce it."""
-    from keras_bert_flow.console.terminal import find_columns
     from keras_bert_flow.results.choosing import list_chain, read_made
     from keras_bert_flow.results.describing import draw_tree, find_base, list_commands
 

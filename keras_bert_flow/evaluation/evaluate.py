@@ -212,7 +212,7 @@ def write_evaluation(
             results["calibration"] = calibration
         if unreachable := read_unreachable(finetuned):
             results["unreachable"] = unreachable
-        if remarks := dict.fromkeys((*read.remarks, *list_shortened(finetuned))):
+        if remarks := dict.fromkeys((*read.remarks, *list_shortened(finetuned, phases))):
             results["remarks"] = list(remarks)
         counters = read_manifest(finetuned).counters
         if texts := {name: found for name, found in counters.items() if isinstance(found, Mapping)}:
@@ -285,9 +285,18 @@ def _read_calibration(finetuned: Path) -> dict[str, list[dict[str, float]]]:
     return found
 
 
-def list_shortened(finetuned: Path) -> list[str]:
-    """Return a line for each run whose training `finetuning.minutes` cut."""
+def list_shortened(finetuned: Path, phases: Sequence[Path] = ()) -> list[str]:
+    """Return a line for each pre-training that `pretraining.minutes` cut, and each run that `finetuning.minutes` did.
+
+    Args:
+        phases: folders of pre-training or distillation, of which only the former have a limit of time.
+    """
     lines = []
+    for name, folder in zip(_name_phases(phases), phases, strict=True):
+        settings = read_manifest(folder).config.get("pretraining", {})
+        steps, total_steps = read_json_object(folder / "metrics.json")["steps"], settings.get("total_steps", 0)
+        if settings.get("minutes") is not None and steps < total_steps:
+            lines.append(f"{name}: `pretraining.minutes` cut the training from {total_steps:,} to {steps:,} steps.")
     for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
         if found := read_json_object(run_file).get("shortened"):
             name, (steps, total_steps) = f"{run_file.parent.parent.name}/{run_file.parent.name}", found

@@ -7,7 +7,7 @@ from pathlib import Path
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.export.format import find_export_format
 from keras_bert_flow.export.kinds import find_kind
-from keras_bert_flow.files.outputs import check_place, existing_output
+from keras_bert_flow.files.outputs import check_apart, check_place, existing_output
 from keras_bert_flow.installed import check_backend, check_installed, check_release
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import PLAIN, WordPieceTokenizer
@@ -72,7 +72,8 @@ def check_export(
     Raises:
         FileExistsError: the output exists.
         FileNotFoundError: the model, or a file of it, is missing.
-        ValueError: a package is not installed, a file is damaged, or the model cannot be exported as requested.
+        ValueError: a package is not installed, a file is damaged, the output is in the model, or the model cannot be
+            exported as requested.
     """
     known = find_export_format(format)
     check_installed((backend, *known.packages[backend], known.runtime, *([STRINGS] if strings else [])))
@@ -82,6 +83,7 @@ def check_export(
         raise ValueError(f"{known.title} must be written in float32. Received: --int8. Leave it out, or use onnx.")
     if strings and not known.has_strings:
         raise ValueError(f"{known.title} must be given ids. Received: --strings. Leave it out, or use saved_model.")
+    check_apart(output, [folder])
     check_place(output)
     if output.exists():
         raise existing_output(output)

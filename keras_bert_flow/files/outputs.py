@@ -6,7 +6,7 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +19,8 @@ MAX_PATH_BYTES = 4096 - 256  # PATH_MAX of Linux, minus room for the files withi
 _ENDS_BYTES = 1 << 20  # of a manifest, read at the beginning and at the end to recognise it
 _MOST_NAMES = 4  # our manifests still have this many field names after a bit flip
 WORK_SUFFIX = ".work"
-MODEL_FILES = ("config.json", "model.safetensors")
+CONFIG = "config.json"  # of a model directory, ours or Hugging Face's
+MODEL_FILES = (CONFIG, "model.safetensors")
 EXPORTED = "export.json"  # of an exported model
 _UNPUBLISHED = re.compile(
     r"\..+\.work|\.work|[0-9a-f]{16}\.damaged-\d+"
@@ -46,17 +47,35 @@ def check_output(output: str | Path, name: str = "The output") -> Path:
     return output
 
 
-def check_output_file(path: str | Path, name: str = "The output") -> Path:
+# Endings by which other programs tell the format of a file. A name with any other ending, as .txt, says nothing.
+FORMATS = {
+    **{".jsonl": "lines of JSON", ".ndjson": "lines of JSON", ".json": "JSON", ".yaml": "YAML", ".yml": "YAML"},
+    **{".tsv": "columns between tabs", ".csv": "columns between commas", ".conll": "CoNLL", ".html": "HTML"},
+    **{".parquet": "Parquet", ".arrow": "Arrow", ".feather": "Arrow", ".xlsx": "a spreadsheet", ".pkl": "pickle"},
+    **{".npz": "arrays of NumPy", ".npy": "an array of NumPy", ".h5": "HDF5", ".safetensors": "safetensors"},
+    **{".zip": "ZIP", ".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "Zstandard", ".tfrecord": "TFRecord"},
+}
+
+
+def check_output_file(path: str | Path, name: str = "The output", endings: Sequence[str] = ()) -> Path:
     """Check that a file can be written at a path; an existing file will be replaced.
 
     Args:
         name: what the path is, to begin messages with.
+        endings: those of the format that is written, the usual one first; the path must not have that of another.
     Raises:
         FileNotFoundError: the folder of the file is missing.
         OSError: the location is not writable, or is a folder; `os_errors` explains such errors.
-        ValueError: the path is not on a local disk, or is a device or a pipe, which the file would replace.
+        ValueError: the path is not on a local disk, or is a device or a pipe, which the file would replace; or it has
+            the ending of another format.
     """
     path = check_local(path, name)
+    ending = path.suffix.lower()
+    if endings and ending in FORMATS and ending not in endings:
+        raise ValueError(
+            f"{name} must have an ending of its format, {FORMATS[endings[0]]}. Received: {path}, with that of "
+            f"{FORMATS[ending]}. Name it {path.with_suffix(endings[0]).name}."
+        )
     if path.is_dir():
         raise _error(errno.EISDIR, path)
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
@@ -96,7 +115,7 @@ def check_place(path: str | Path) -> None:
 
 
 def check_apart(output: str | Path, inputs: Iterable[str | Path], name: str = "The output") -> None:
-    """Check that writing an output replaces and removes nothing that is read.
+    """Check that writing an output replaces, removes and adds nothing in what is read.
 
     Links of both kinds, and names that differ in case alone where the system makes no difference, are the same file.
 
@@ -104,7 +123,8 @@ def check_apart(output: str | Path, inputs: Iterable[str | Path], name: str = "T
         inputs: files and folders.
         name: what the output is, to begin messages with.
     Raises:
-        ValueError: the output is an input, a file in one, or an input lies where the output is built.
+        ValueError: the output is an input, a file in one, or in a model or result that is one, whose digest would
+            change; or an input lies where the output is built.
     """
     output = Path(output)
     for path in map(Path, inputs):
@@ -116,11 +136,21 @@ def check_apart(output: str | Path, inputs: Iterable[str | Path], name: str = "T
                 f"{name} must not replace what is read. Received: {output}, which is{' in' * is_within} the input "
                 f"{path}. Choose another path."
             )
+        if path.is_dir() and path.resolve() in output.resolve().parents and has_identity(path):
+            raise ValueError(
+                f"{name} must not be in a model or result that is read, whose files are its identity. Received: "
+                f"{output}, in {path}. Choose a path outside it."
+            )
         if path.resolve().is_relative_to(work := work_folder(output).resolve()):
             raise ValueError(
                 f"{name} must not be built where an input lies. Received: {path}, in {work}, the work folder of "
                 f"{output}. Move the input, or choose another path."
             )
+
+
+def has_identity(folder: Path) -> bool:
+    """Return whether a folder is a model or a result, which is digested as a whole where it is an input."""
+    return (folder / CONFIG).is_file() or is_output(folder)
 
 
 def work_folder(output: str | Path) -> Path:

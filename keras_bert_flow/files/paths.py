@@ -214,3 +214,13 @@ def _find_shared_bits(path: Path, with_world: bool) -> int:
 
 def _is_sticky(folder: Path) -> bool:
     return bool(folder.stat().st_mode & stat.S_ISVTX)
+
+
+def name_argument(path: str | Path) -> str:
+    """Return a path on this disk as the argument of a command, which is no option if it begins with a dash.
+
+    >>> name_argument("-mine.yaml")
+    './-mine.yaml'
+    """
+    path = str(Path(path))
+    return f"./{path}" if path.startswith("-") else path

@@ -288,8 +288,8 @@ def check_index(folder: str | Path) -> None:
 
 
 def no_index(folder: Path, fault: str = "") -> ValueError:
-    """Return the error for a folder that is not an index, or is damaged."""
-    return ValueError(
-        f"An index must be a folder that `kbf search` made. Received: {folder}, which is not one or is damaged"
-        f"{fault and f': {fault}'}. {REMEDY}"
-    )
+    """Return the error for a folder that is not an index, which may be anything of value, or is a damaged one."""
+    is_damaged = (folder / INDEX).is_file()
+    received = f"{folder}, which is damaged{fault and f': {fault}'}" if is_damaged else f"{folder}, which is not one"
+    remedy = REMEDY if is_damaged else "Choose another folder."
+    return ValueError(f"An index must be a folder that `kbf search` made. Received: {received}. {remedy}")

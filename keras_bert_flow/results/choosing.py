@@ -45,6 +45,10 @@ def find_one(key: str, store: Path) -> tuple[Result, list[Result]]:
     """
     if (Path(key) / MANIFEST).is_file():
         return read_given(Path(key), None)
+    if Path(key).absolute().parent.name in STAGES and Path(key).is_dir():  # one without a manifest, which is listed too
+        results = find_results(store_of(Path(key)))
+        if given := [result for result in results if _is_same(result.folder, Path(key))]:
+            return given[0], results
     results = find_results(store)
     found = [result for result in results if result.key == key] or [
         result for result in results if key and result.key.startswith(key)

@@ -247,7 +247,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     path = Path(folder) / MANIFEST
     if not path.is_file():
         raise FileNotFoundError(
-            f"A published folder must hold {MANIFEST}. Received: {folder}, which has none. Build it again."
+            f"A published folder must hold {MANIFEST}. Received: {folder}, without {MANIFEST}. Build it again."
         )
     try:
         values = read_json(path)

@@ -137,6 +137,7 @@ async def refuse(send: Send, status: int, line: str) -> None:
 
 
 RETRY_SECONDS = 1
+UNPARSED = "There was an error parsing the body"  # what FastAPI says of any body but one that is not JSON
 BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -170,7 +171,7 @@ class EmbeddingsRequest(BaseModel):
     input: str | list[str]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = Field(default=None, ge=1)
+    dimensions: int | None = Field(default=None, ge=1, strict=True)  # True is no integer
     user: str | None = None
 
 
@@ -224,6 +225,7 @@ def make_application(
         examples = []
         for number, item in enumerate(items, 1):
             try:
+                require_unicode(item)
                 examples.append(asked[path].pose(item))
             except ValueError as error:
                 raise HTTPException(422, f"Item {number}: {error}") from None
@@ -287,6 +289,9 @@ def make_application(
     @app.exception_handler(StarletteError)
     async def tell(request: Request, error: StarletteError) -> Response:
         line = str(error.detail)
+        if error.status_code == 400 and line == UNPARSED:
+            error.status_code = 422
+            line = describe_body(request.url.path, "bytes that are not UTF-8, too deep a nesting or too long a number")
         if error.status_code == 404:
             line = f"There is no {request.url.path} here. Ask {', '.join([*sorted(asked), '/health', '/metrics'])}."
         return JSONResponse(describe_refusal(error.status_code, line), error.status_code, error.headers)
@@ -295,10 +300,9 @@ def make_application(
     async def tell_invalid(request: Request, error: RequestValidationError) -> Response:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "the body"
-        example = '{"input": "a text"}' if request.url.path.startswith("/v1") else '{"texts": ["a text"]}'
         kind = request.headers.get("content-type", "none")
         said = "" if kind.startswith("application/json") else f", as content-type {kind} and not application/json"
-        line = f"A request must be JSON like {example}. Received: {place}: {first['msg']}{said}."
+        line = describe_body(request.url.path, f"{place}: {first['msg']}{said}")
         return JSONResponse(describe_refusal(422, line), 422)
 
     @app.exception_handler(Exception)
@@ -307,6 +311,23 @@ def make_application(
 
     known = {route.path for route in app.routes if isinstance(route, APIRoute)}
     return measure(LimitedRequests(app, limits, token), metrics, known)
+
+
+def describe_body(path: str, received: str) -> str:
+    """Return the line that refuses the body of a request."""
+    example = '{"input": "a text"}' if path.startswith("/v1") else '{"texts": ["a text"]}'
+    return f"A request must be JSON like {example}. Received: {received}. Correct the body."
+
+
+def require_unicode(item: Any) -> None:
+    """Raise ValueError for a text with half of a surrogate pair, which JSON can encode, as in a table of a task."""
+    try:
+        json.dumps(item, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        received = ascii(error.object[error.start])
+        raise ValueError(
+            f"a text must be Unicode. Received: {received}, half of a surrogate pair. Correct it."
+        ) from None
 
 
 def measure(app: App, metrics: Metrics, known: Collection[str]) -> App:

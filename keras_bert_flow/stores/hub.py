@@ -197,13 +197,25 @@ def check_push(address: str, is_sent: bool = True) -> tuple[str, str]:
     Args:
         is_sent: whether it will be; else no token is needed, and the Hub may be in offline mode.
     Raises:
-        ValueError: it is not the address of a model, there is no token, the Hub is in offline mode, or
-            `huggingface_hub` is not installed.
+        ValueError: it is not the address of a model, the Hub allows no such name, there is no token, the Hub is in
+            offline mode, or `huggingface_hub` is not installed.
     """
     check_installed(["huggingface_hub"])
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
     name, revision = split_address(address)
     if "/" not in name:
         raise ValueError(f"A model must be pushed to org/name or org/name@revision. Received: {address}.")
+    try:
+        validate_repo_id(name)
+    except HFValidationError:
+        raise ValueError(
+            "A name on the Hub must begin and end with a letter, digit or _ and hold nothing else but single - and ., "
+            f"96 characters at most; .git must not end it. Received: {name!r}. Choose another."
+        ) from None
+    if revision is not None and not is_branch_name(revision):
+        raise ValueError(f"A branch must have a name that git allows. Received: {revision!r}. Choose another.")
     if not is_sent:
         return name, revision or MAIN
     from huggingface_hub import constants, get_token
@@ -215,6 +227,20 @@ def check_push(address: str, is_sent: bool = True) -> tuple[str, str]:
             "Pushing a model needs a token that may write. Received: none. Set HF_TOKEN, or run `hf auth login`."
         )
     return name, revision or MAIN
+
+
+def is_branch_name(name: str) -> bool:
+    """Return whether git allows a name of a branch.
+
+    Source: the rules of `git check-ref-format`, https://git-scm.com/docs/git-check-ref-format.
+    """
+    parts = name.split("/")
+    return (
+        not re.search(r"[\x00-\x20\x7f~^:?*\[\\]|\.\.|@\{", name)
+        and not name.startswith("-")
+        and not name.endswith(".")
+        and all(part and not part.startswith(".") and not part.endswith(".lock") for part in parts)
+    )
 
 
 def push_to_hub(

@@ -287,3 +287,14 @@ def test_runs_that_were_cut_are_named(tmp_path):
         (tmp_path / name / "run.json").write_text(json.dumps(facts))
     line = "pretrained/seed-1: `finetuning.minutes` cut its training from 1,084 to 44 steps."
     assert list_shortened(tmp_path) == [line]
+
+
+@pytest.mark.parametrize(("limits", "is_cut"), [({"minutes": 2}, True), ({"minutes": None}, False), ({}, False)])
+def test_pretraining_that_was_cut_is_named_in_the_report(make_folders, tmp_path, limits, is_cut):
+    folders = make_folders("classification")
+    write_manifest(folders["pretrained"], "pretraining", "0", {"pretraining": {"total_steps": 1084} | limits}, {}, {})
+    output = write_evaluation(**folders, output=tmp_path / "out")
+    line = "Pre-training: `pretraining.minutes` cut the training from 1,084 to 3 steps."
+    assert [line in json.loads((output / "metrics.json").read_text()).get("remarks", [])] == [is_cut]
+    for name in ("report.md", "report.html"):
+        assert ("cut the training from 1,084 to 3 steps" in (output / name).read_text()) == is_cut

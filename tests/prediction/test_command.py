@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from keras_bert_flow.checks.models import check_asked_model
 from tests.patience import PATIENCE_SECONDS
 from tests.prediction.models import save_classifier, save_masked_lm
 
@@ -105,3 +106,43 @@ def test_wrong_options_are_refused_in_a_line(folder, options, message):
     printed, errors = process.communicate(timeout=PATIENCE_SECONDS)
     (line,) = errors.decode().splitlines()
     assert (process.returncode, printed) == (2, b"") and line.startswith(f"kbf: {message}")
+
+
+@pytest.mark.parametrize(
+    ("name", "asked_as", "format", "words"),
+    [
+        (
+            "x.parquet",
+            None,
+            "jsonl",
+            "lines of JSON. Received: .*x.parquet, with that of Parquet. Name it x.j",
+        ),
+        ("x.CSV", "features", "jsonl", "with that of columns between commas. Name it x.jsonl"),
+        ("x.jsonl.gz", None, "jsonl", "with that of gzip"),
+        (
+            "x.jsonl",
+            None,
+            "glue",
+            "columns between tabs. Received: .*, with that of lines of JSON. Name it x.tsv",
+        ),
+        ("x.npz", None, "jsonl", "ends in .npz must be of features"),
+    ],
+)
+def test_output_with_the_ending_of_another_format_is_refused(tmp_path, name, asked_as, format, words):
+    model = save_classifier(tmp_path)
+    with pytest.raises(ValueError, match=words):
+        check_asked_model(model, asked_as, {}, [], tmp_path / name, format)
+
+
+def test_endings_that_name_the_format_or_none_pass(tmp_path):
+    model = save_classifier(tmp_path)
+    for name in ("x.jsonl", "x.json", "x.txt", "x", "x.new", ".jsonl"):
+        check_asked_model(model, None, {}, [], tmp_path / name)
+    check_asked_model(model, None, {}, [], tmp_path / "x.tsv", "glue")
+    check_asked_model(model, "features", {}, [], tmp_path / "x.npz")
+
+
+def test_predictions_do_not_go_into_the_model(tmp_path):
+    model = save_classifier(tmp_path)
+    with pytest.raises(ValueError, match="must not be in a model or result that is read"):
+        check_asked_model(model, None, {}, [], model / "x.jsonl")

@@ -94,7 +94,7 @@ def test_index_of_other_lines_or_another_model_is_refused(model, lines, tmp_path
     assert "\n" not in str(caught.value)
     for name in ("vectors.npy", "index.json"):
         (tmp_path / "index" / name).write_bytes(b"damaged")
-        with pytest.raises(ValueError, match=r"`kbf search` made\. Received: .*index, which is not one or is damaged"):
+        with pytest.raises(ValueError, match=r"`kbf search` made\. Received: .*index, which is damaged"):
             kbf.SemanticSearch(model, lines, tmp_path / "index")
 
 
@@ -105,7 +105,7 @@ def test_flipped_bit_in_an_index_is_refused(model, lines, tmp_path, name):
     content = path.read_bytes()
     path.write_bytes(content[:-9] + bytes([content[-9] ^ 1]) + content[-8:])
     for check in (check_index, lambda index: kbf.SemanticSearch(model, lines, index)):
-        with pytest.raises(ValueError, match=rf"not one or is damaged: .*{name}, .*damaged.* Choose another folder"):
+        with pytest.raises(ValueError, match=rf"which is damaged: .*{name}, .*damaged.* Choose another folder"):
             check(tmp_path / "index")
 
 
@@ -198,3 +198,8 @@ def test_hits_of_lines_that_change_during_a_session_are_refused(model, lines):
     lines.write_text("w9 " * 40)
     with pytest.raises(ValueError, match="lines.txt, changed since"):
         search.search(["w1 w2"])
+
+
+def test_what_is_no_index_is_not_to_be_removed(model, lines):
+    with pytest.raises(ValueError, match=r"which is not one\. Choose another folder\.$"):
+        check_index(model)

@@ -35,7 +35,7 @@ def shown(capsys, monkeypatch, *arguments, on_terminal=True) -> list[str]:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: on_terminal, raising=False)
     app([*map(str, arguments)], standalone_mode=False)
-    return capsys.readouterr().out.splitlines()
+    return [line for line in capsys.readouterr().out.splitlines() if not line.startswith("age_seconds")]
 
 
 @pytest.mark.parametrize("command", [("list",), ("compare", *KEYS), ("lineage",)], ids=lambda command: command[0])
@@ -47,6 +47,26 @@ def test_terminal_has_100_columns(command, wide, capsys, monkeypatch):
     assert max(map(len, body)) <= 100 and str(wide) not in "".join(body)
     assert not any(key in "".join(body) and f"finetuning/{key}" not in "".join(body) for key in KEYS)
     assert KEYS[0][:8] in "".join(body)
+
+
+def test_shown_result_fits_the_terminal_and_is_cut_nowhere(wide, capsys, monkeypatch):
+    arguments = ("runs", "show", KEYS[1], "--runs", wide)
+    lines = shown(capsys, monkeypatch, *arguments)
+    plain = shown(capsys, monkeypatch, *arguments, on_terminal=False)
+    assert max(map(len, lines)) <= 100 < max(map(len, plain))
+    assert f"  task.train: {LONG}/2/train.tsv" in plain and "files:" in lines
+    assert "stage: finetuning" in plain and ["stage:", "finetuning"] in [line.split() for line in lines]
+    assert sorted("".join("".join(lines).split())) == sorted("".join("".join(plain).split()))
+
+
+def test_folder_without_a_manifest_is_shown_as_it_is_listed(wide, capsys, monkeypatch):
+    folder = wide / "finetuning" / KEYS[0]
+    (folder / "manifest.json").unlink()
+    (row,) = [line for line in shown(capsys, monkeypatch, "runs", "list", wide, on_terminal=False) if KEYS[0] in line]
+    assert row.endswith("without manifest.json")
+    lines = shown(capsys, monkeypatch, "runs", "show", folder, on_terminal=False)
+    assert f"key: {KEYS[0]}" in lines and "state: damaged" in lines
+    assert lines == shown(capsys, monkeypatch, "runs", "show", KEYS[0], "--runs", wide, on_terminal=False)
 
 
 def test_comparison_shows_files_and_short_keys_and_cuts_nothing_elsewhere(wide, capsys, monkeypatch):

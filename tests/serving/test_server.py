@@ -110,6 +110,23 @@ def test_embeddings_are_those_of_an_embedder(server, folder):
         ("/predict", b"{", 422, "JSON decode error"),
         ("/predict", b"\xff\xfe", 422, "must be JSON"),
         ("/predict", b"", 422, "must be JSON"),
+        (
+            "/predict",
+            b'{"texts": ["\xff"]}',
+            422,
+            'must be JSON like {"texts": ["a text"]}. Received: bytes that are not',
+        ),
+        ("/predict", b'{"texts": ' + b"[" * 100_000, 422, "must be JSON like"),
+        ("/predict", b'{"texts": [' + b"1" * 5000 + b"]}", 422, "too long a number. Correct the body."),
+        (
+            "/predict",
+            b'{"texts": ["a", "\\ud800"]}',
+            422,
+            "Item 2: a text must be Unicode. Received: '\\ud800', half of",
+        ),
+        ("/embed", b'{"texts": [{"text": "\\udfff"}]}', 422, "Item 1: a text must be Unicode. Received: '\\udfff'"),
+        ("/v1/embeddings", b'{"input": ["a\\ud800"]}', 422, "must be"),
+        ("/v1/embeddings", b'{"input": "a", "dimensions": true}', 422, "dimensions: Input should be a valid integer"),
         ("/predict", b"[]", 422, "must be JSON"),
         ("/predict", b"{}", 422, "texts: Field required"),
         ("/predict", b'{"texts": "a"}', 422, "texts: Input should be a valid list"),
@@ -141,7 +158,7 @@ def test_form_without_its_content_type_says_so(server):
 
 
 def test_every_text_has_an_answer(server):
-    texts = ["", " ", "\u0000", "\ud800", "a " * 5000, "\u202e\u0301", "[CLS] [MASK]"]
+    texts = ["", " ", "\u0000", "\ud83d\ude00", "a " * 5000, "\u202e\u0301", "[CLS] [MASK]"]
     found = httpx.post(
         f"{server.address}/predict", content=json.dumps({"texts": texts}), headers={"content-type": "application/json"}
     )

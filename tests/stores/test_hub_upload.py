@@ -1,10 +1,11 @@
 """A model is sent to the Hub in one commit, and what cannot be sent is one line and leaves nothing there."""
 
 import shutil
+import subprocess
 
 import pytest
 
-from keras_bert_flow.stores.hub import write_license
+from keras_bert_flow.stores.hub import check_push, is_branch_name, write_license
 from tests.commands import assert_refused, kbf
 from tests.hub_model import OTHERS, write_hub_model
 from tests.hub_server import COMMIT, TOKEN, serving_hub
@@ -120,3 +121,30 @@ def test_what_the_hub_refuses_is_one_line_and_no_commit(hub, model):
     hub.loses_files = True
     assert_refused(push(hub, model, "tiny/made"), "must be taken by the Hub")
     assert not hub.commits and not list_files(hub.models["tiny/made"])
+
+
+@pytest.mark.parametrize(
+    "address", ["org/na me", "../x", "org/--a..b", "org/-x", "org/x.git", f"org/{'x' * 97}", "ö/x"]
+)
+def test_names_that_the_hub_refuses_are_refused_here(address):
+    with pytest.raises(ValueError, match="A name on the Hub must begin and end with a letter"):
+        check_push(address, is_sent=False)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("main", "a/b", "refs/pr/1", "v1.0", "ü", "a@b", "a-", "x.lock.y"),
+        *("../x", "a b", "a..b", ".a", "a/.b", "a.lock", "a/", "/a", "a//b", "a.", "@", "a@{b", "-a", "a~1", "a^"),
+        *("a:b", "a?", "a*", "a[b", "a\\b", "a\tb", "a\x7f"),
+    ],
+)
+def test_names_of_branches_are_those_of_git(name):
+    git = subprocess.run(["git", "check-ref-format", "--branch", name], capture_output=True, check=False)
+    assert is_branch_name(name) == (git.returncode == 0)
+
+
+def test_branch_that_git_refuses_is_refused_here():
+    assert check_push("org/name@a/b", is_sent=False) == ("org/name", "a/b")
+    with pytest.raises(ValueError, match="A branch must have a name that git allows. Received: '../x'"):
+        check_push("org/name@../x", is_sent=False)

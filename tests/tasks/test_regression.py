@@ -135,3 +135,12 @@ def test_prediction_needs_no_score(tmp_path):
 def test_regression_refuses(call, parts):
     message = message_of(ValueError, call)
     assert [part for part in parts if part not in message] == [], message
+
+
+def test_prediction_beyond_a_float_is_refused_by_file(tmp_path):
+    (tmp_path / "t.tsv").write_text("text\tlabel\na\t1\nb\t2\n")
+    task = Regression()
+    path = tmp_path / "p.jsonl"
+    path.write_text("".join(json.dumps({"index": n, "score": 10**400 + n}) + "\n" for n in range(2)))
+    with pytest.raises(ValueError, match="p.jsonl: a prediction is not one of regression"):
+        task.score_file(path, task.read(tmp_path / "t.tsv"))

@@ -14,6 +14,7 @@ from keras_bert_flow.tasks.formats.tables import (
     TaskTable,
     describe_heading,
     describe_lookalikes,
+    describe_rare,
     label_ids,
     label_names,
     read_columns,
@@ -346,3 +347,16 @@ def test_numbers_with_blanks_give_no_warning(tmp_path, caplog):
     path = write(tmp_path, "t.tsv", "text\tlabel\na\t 1.5\nb\t2 \n")
     assert [example.label for example in make_task("regression").read(path)] == [1.5, 2.0]
     assert not caplog.records
+
+
+def test_most_of_many_classes_with_a_single_row_are_told():
+    line = describe_rare({f"class {n}": 1 + (n < 5) for n in range(11)})
+    assert line.startswith("a single row of 6 of its 11 classes")
+    assert describe_rare({f"class {n}": 1 + (n < 5) for n in range(10)}) == ""
+    assert describe_rare({"a": 1, "b": 1}) == ""
+
+
+def test_numbers_of_labels_are_compared_exactly():
+    assert describe_lookalikes({str(2**64 - 1): 3, str(2**64 - 2): 3}) == ""
+    assert "1.50" in describe_lookalikes({"1.5": 3, "1.50": 3})
+    assert describe_lookalikes({"1e9999999999999999999": 3, "1_0": 3, "10": 1, "inf": 1, "infinity": 1}) == ""

@@ -196,9 +196,10 @@ def test_runs_of_a_fine_tuning_share_its_time(place, tmp_path):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize(("least", "steps"), [(3, 5), (25, 10)])  # the speed is known after 5; an epoch has 10
-def test_a_run_without_time_takes_the_least_steps_and_says_so(place, tmp_path, monkeypatch, least, steps):
+def test_a_run_without_time_takes_the_least_steps_and_says_so(place, tmp_path, monkeypatch, caplog, least, steps):
     monkeypatch.setattr(task_runs, "LEAST_STEPS", least)
     config = make_task_config(place, minutes=1e-4, seeds=(1,), epochs=30, compare_random=False)
     folder = finetune(config, place / "model", tmp_path / "out", ignore) / "pretrained" / "seed-1"
     run, log = read_json_object(folder / "run.json"), read_log(folder)
     assert run["shortened"] == [steps, 300] and log[-1]["step"] == steps and "dev_accuracy" in log[-1]
+    assert f"pretrained/seed-1: `finetuning.minutes` left time for {steps} of 300 steps." in caplog.messages

@@ -382,7 +382,7 @@ class Task(ABC):
             raise ValueError(f"{path}: a prediction lacks {error} for {self.kind}. Predict with such a task.") from None
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
-        except (TypeError, AttributeError) as error:  # a field has another type in the JSON
+        except (TypeError, AttributeError, OverflowError) as error:  # a field has another type in the JSON
             raise ValueError(
                 f"{path}: a prediction is not one of {self.kind} ({error}). Predict with such a task."
             ) from None

@@ -167,6 +167,8 @@ def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[st
     if kind == JSON_LINES:
         yield from read_objects(path)
     elif kind == PARQUET:
+        for name in (names := list_columns(path)):
+            _find_column(path, name, names)
         yield from read_parquet(path)
     else:
         rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path, find_delimiter(path))
@@ -347,7 +349,7 @@ def _pick_columns(
         if not names:
             names = [name.strip() for name in values] if header else [str(place) for place in range(len(values))]
             remedy = (
-                " Where the first line is an example, turn `header` off."
+                " If the first line is an example, put names above it, or turn `header` off for all tables of the task."
                 if header
                 else " Without a header give a number."
             )

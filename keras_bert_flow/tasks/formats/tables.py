@@ -6,6 +6,7 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,11 @@ import numpy as np
 from keras_bert_flow.tasks.formats.rows import Row, abridge, read_rows
 
 HEADINGS = {"label", "labels", "class", "category", "target", "sentiment", "gold_label", "topic", "intent", "rating"}
+MANY_CLASSES = 10
 # At most 18 digits, which fit in int64, and are far fewer than int() rejects.
 INTEGER = re.compile(r"-?[0-9]{1,18}")
+# What float() also accepts, such as 1_000, infinity or Arabic digits, is more likely a mistake.
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 _logger = logging.getLogger(__name__)
 
@@ -174,7 +178,7 @@ def describe_lookalikes(counts: Mapping[str, int]) -> str:
         counts: name → number of rows.
     """
     looks: defaultdict[str, list[str]] = defaultdict(list)
-    meanings: defaultdict[str | float, list[str]] = defaultdict(list)
+    meanings: defaultdict[str | Decimal, list[str]] = defaultdict(list)
     for name in counts:
         looks[_look_of(name)].append(name)
     for look, names in looks.items():
@@ -208,6 +212,21 @@ def describe_heading(counts: Mapping[str, int], has_header: bool = True) -> str:
             )
             return f"a class {ascii(name)} with a single row, which looks like the name of a column. {remedy}"
     return ""
+
+
+def describe_rare(counts: Mapping[str, int]) -> str:
+    """Return one line about classes that have a single row, if they are most of many classes, or "".
+
+    Args:
+        counts: name → number of rows.
+    """
+    single = sum(rows == 1 for rows in counts.values())
+    if len(counts) < MANY_CLASSES or 2 * single <= len(counts):
+        return ""
+    return (
+        f"a single row of {single:,} of its {len(counts):,} classes, so no other row shows whether they were learnt. "
+        "Merge rare classes, or look whether another column has the labels."
+    )
 
 
 def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:
@@ -266,11 +285,11 @@ def _look_of(name: str) -> str:
     return " ".join(visible.split())
 
 
-def _meaning_of(look: str) -> str | float:
+def _meaning_of(look: str) -> str | Decimal:
     folded = {"true": "1", "false": "0"}.get(look.casefold(), look.casefold())
     try:
-        return float(folded) if folded.isascii() else folded
-    except ValueError:
+        return Decimal(folded) if NUMBER.fullmatch(folded) else folded  # a float has not all the digits of an int64
+    except ArithmeticError:  # an exponent of 19 digits
         return folded
 
 
@@ -289,9 +308,6 @@ def _has_blanks(label: Any, trimmed: Any) -> bool:
 
 
 # Read a number from a column of a table.
-
-# What float() also accepts, such as 1_000, infinity or Arabic digits, is more likely a mistake.
-NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 LARGEST = float(np.finfo(np.float32).max)
 

@@ -24,7 +24,7 @@ from keras_bert_flow.tasks.core.metrics import describe_shares
 from keras_bert_flow.tasks.core.task import Features, Task
 from keras_bert_flow.tasks.core.texts import CutTexts, Unreachable, count_repeats, describe_cut, describe_unreachable
 from keras_bert_flow.tasks.formats.rows import NAMED_FIELDS
-from keras_bert_flow.tasks.formats.tables import describe_heading, describe_lookalikes
+from keras_bert_flow.tasks.formats.tables import describe_heading, describe_lookalikes, describe_rare
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.lost_characters import count_lost, describe_lost
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
@@ -184,7 +184,8 @@ def list_remarks(
     yield from task.describe_guesses(given)
     counts = Counter(chain.from_iterable(map(task.names_of, training)))
     has_header = getattr(task, "header", True) or str(train).removesuffix(".gz").endswith(NAMED_FIELDS)
-    for found in filter(None, (describe_lookalikes(counts), describe_heading(counts, has_header))):
+    remarks = (describe_lookalikes(counts), describe_heading(counts, has_header), describe_rare(counts))
+    for found in filter(None, remarks):
         yield f"The training file has {found}"
     for name, (path, examples) in dev_files.items():
         if os.path.samefile(path, train):

@@ -1,6 +1,7 @@
 """Fine-tuning runs on a task: each with a start and a seed, in its own folder."""
 
 import json
+import logging
 import math
 import shutil
 import time
@@ -167,6 +168,8 @@ LOGS_A_RUN = 20
 LEAST_STEPS = 25  # of a run within `finetuning.minutes`, or an epoch if that is less
 ADVICE = "Lower finetuning.learning_rate, or look for damaged input."
 FLOAT16_ADVICE = f"{ADVICE} finetuning.precision=mixed_bfloat16 has the range of float32."
+
+_logger = logging.getLogger(__name__)
 
 
 class TaskRuns:
@@ -379,6 +382,8 @@ class TaskRuns:
         facts |= {"remarks": list(self._data.remarks)} if self._data.remarks else {}
         if limit is not None and limit.last_step < total_steps:
             facts |= {"shortened": [limit.last_step, total_steps]}
+            steps = f"{limit.last_step:,} of {total_steps:,}"
+            _logger.warning("%s: `finetuning.minutes` left time for %s steps.", name, steps)
         facts |= {"label_units": asdict(self._units)} if self._units is not None else {}
         score = self._find_score(folder, is_chosen)
         if settings.calibrate:

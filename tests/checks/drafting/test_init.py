@@ -10,7 +10,9 @@ import yaml
 from keras_bert_flow.checks.draft_budget import choose_budget, choose_vocabulary, look_at_corpus
 from keras_bert_flow.checks.draft_table import DraftedTask, draft_task
 from keras_bert_flow.checks.draft_writing import Draft, describe_shortage, write_draft
+from keras_bert_flow.cli import data_commands
 from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.training.finetuning.task_data import check_task_files
 from tests.commands import assert_refused, kbf
 from tests.test_cli import TEXT
 
@@ -91,8 +93,6 @@ def test_what_cannot_be_drafted_is_refused(tmp_path, corpus):
 
 
 def test_short_runs_take_the_backend_that_compiles_nothing(monkeypatch):
-    from keras_bert_flow.cli import data_commands
-
     monkeypatch.delenv("KERAS_BACKEND")
     assert [data_commands._choose_backend(minutes) for minutes in (6, 30, 31)] == ["torch", "torch", "jax"]
     monkeypatch.setattr(data_commands.importlib.util, "find_spec", lambda name: name == "jax" or None)
@@ -179,3 +179,18 @@ def test_draft_of_a_short_run_says_what_it_leaves_out(tmp_path, corpus, shares):
     settings = config["finetuning"]
     assert (settings["max_train_examples"], settings["train_examples"]) == (budget.max_train_examples, "random")
     assert settings["calibrate"] == ("bias_corrected" if shares else True)
+
+
+def test_a_divided_table_is_drafted_with_the_rows_of_its_parts(tmp_path, corpus, monkeypatch, capsys):
+    """The folder of the configuration is made, and the configuration counts the rows that are trained on."""
+    monkeypatch.setattr("keras_bert_flow.checks.estimates.measure_rate", lambda: 2e10)
+    table, output = tmp_path / "t.tsv", tmp_path / "new" / "mine.yaml"
+    labels = {7: "alone", 10: "rare", 11: "sole"}
+    rows = [f"a film number {n}\t{labels.get(n, 'ab'[n % 2])}\n" for n in range(1, 401)]
+    table.write_text("text\tlabel\n" + "".join(rows))
+    data_commands.init([str(corpus)], table, output)
+    config = load_config(output)
+    assert "# 362 examples" in output.read_text() and "Task: classification, 362 examples" in capsys.readouterr().err
+    files = check_task_files(config)
+    assert (len(files.training), len(files.dev)) == (362, 38)
+    assert files.task.labels == ("a", "alone", "b", "rare", "sole")
