@@ -14,7 +14,6 @@ from pathlib import Path
 import apache_beam as beam
 
 from beam_jobs.exchange.choice import choose_exchange
-from beam_jobs.measuring import MeasureCorpus
 from beam_jobs.pairing import MASKING, WRITING, BuildRecords, PoolDocuments, RecordRule, WriteShards, plan_shards
 from beam_jobs.publishing import JobFolders, check_place_of, publish_result, read_published
 from beam_jobs.reading import (
@@ -29,7 +28,7 @@ from beam_jobs.reading import (
 )
 from beam_jobs.running import run_pipeline
 from beam_jobs.storage import BeamStorage
-from beam_jobs.tokenizing import TOKENIZING, TokenizeDocuments
+from beam_jobs.tokenizing import TOKENIZING, MeasureCorpus, TokenizeDocuments
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.console.job_progress import plan_parts
 from keras_bert_flow.files.inputs import hold

@@ -14,10 +14,9 @@ from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
 from beam_jobs.exchange.exchange import Exchange, Items
-from beam_jobs.measuring import CorpusSize
 from beam_jobs.reading import CountingDoFn
 from beam_jobs.storage import fetched, new_place, put
-from beam_jobs.tokenizing import unpack_document
+from beam_jobs.tokenizing import CorpusSize, unpack_document
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.console.job_progress import DOCUMENTS, JobPart, expect, note
 from keras_bert_flow.records.example import encode_records

@@ -291,32 +291,4 @@ def _rejecting_files(counters: Mapping[str, int]) -> list[tuple[str, str, int]]:
     return found
 
 
-# Turn the lines of documents into token ids, packed for their way through files.
-
-
-
-
-
-
-
-
-
-
-
-
-
-# Measure a corpus before its documents are used: number of distinct documents, size, and estimated instances.
-
 _SIZES = struct.Struct("<QQ")  # bytes of text and thousandths of an instance, after the id
-
-
-
-
-
-
-
-
-
-
-
-

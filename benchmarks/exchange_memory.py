@@ -37,8 +37,7 @@ from beam_jobs.pairing import (
     read_pools,
     write_part,
 )
-from beam_jobs.tokenizing import TokenizeDocuments
-from beam_jobs.measuring import CorpusSize, count_distinct, find_id_group, measure_documents
+from beam_jobs.tokenizing import CorpusSize, TokenizeDocuments, count_distinct, find_id_group, measure_documents
 from benchmarks.memory import peak_of
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.text.objectives.objective import find_objective

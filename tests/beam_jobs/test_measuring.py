@@ -8,8 +8,7 @@ from apache_beam.testing import test_pipeline
 from apache_beam.testing.util import assert_that, equal_to
 
 from beam_jobs.pairing import DOCUMENTS_A_POOL
-from beam_jobs.tokenizing import TokenizeDocuments
-from beam_jobs.measuring import CorpusSize, MeasureCorpus
+from beam_jobs.tokenizing import CorpusSize, MeasureCorpus, TokenizeDocuments
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from beam_jobs.pairing import place_documents, read_pools
-from beam_jobs.tokenizing import pack_document
-from beam_jobs.measuring import CorpusSize
+from beam_jobs.tokenizing import CorpusSize, pack_document
 
 SEED, TOTAL, HELD_OUT_FRACTION = 1, 200, 0.2
 

@@ -22,7 +22,7 @@ from beam_jobs.pairing import (
     plan_shards,
     write_part,
 )
-from beam_jobs.measuring import CorpusSize
+from beam_jobs.tokenizing import CorpusSize
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.records.example import encode_records
 from keras_bert_flow.records.tfrecord import TFRecordFile, frame_record
