@@ -237,10 +237,13 @@ class TaskRuns:
         ends_at = None if seconds is None else time.monotonic() + seconds
         if not self._is_finished(folder):
             is_head_new = self._take_first_state(start, seed)
+            batches = make_batches(self._config, self._data.train, seed, self._parts)
+            self._compile(self._settings.epochs * batches.steps_per_epoch)
+            folder.mkdir(parents=True, exist_ok=True)
             try:
                 name = prefix + str(folder.relative_to(folder.parents[1]))
                 with self._track(folder, run, name) as tracker:
-                    facts = self._train(folder, run, is_head_new, name, tracker.start, ends_at)
+                    facts = self._train(folder, run, batches, is_head_new, name, tracker.start, ends_at)
                     tracker.finish(facts)
                 run |= facts
                 self._save(folder / MODEL, run)
@@ -318,6 +321,7 @@ class TaskRuns:
         self,
         folder: Path,
         run: Mapping[str, Any],
+        batches: TaskBatches,
         is_head_new: bool,
         name: str,
         on_begin: Callable[[], None],
@@ -325,10 +329,7 @@ class TaskRuns:
     ) -> dict[str, Any]:
         """Train the run, leave the classifier in the state to publish, and return its entries of `run.json`."""
         settings, model, identity = self._settings, self._classifier, self.identity | dict(run)
-        folder.mkdir(parents=True, exist_ok=True)
-        batches = make_batches(self._config, self._data.train, run["seed"], self._parts)
         total_steps = settings.epochs * batches.steps_per_epoch
-        self._compile(total_steps)
         is_chosen = settings.publish == "best"
         checkpoints = Checkpoints(folder / CHECKPOINTS, identity, keep=1, inputs=self._data.inputs)
         if settings.head_start == "probe" and is_head_new and not checkpoints.find()[0]:  # else it is already fitted
