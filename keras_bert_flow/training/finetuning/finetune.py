@@ -137,7 +137,7 @@ def finetune(
                 settings = trained.get(RANDOM, settings)  # what the grid chose, if there is one
             elif settings.finetuning.grid is not None:
                 settings = search_grid(settings, data.task, work, make_runs, start)
-            runs = make_runs(settings, model=initial) if start == INITIAL else make_runs(settings)
+            runs = make_runs(settings, model=initial) if start == INITIAL and initial else make_runs(settings)
             for seed in settings.finetuning.seeds:
                 runs.finish(work / start / f"seed-{seed}", start, seed, seconds=clock.share())
             trained[start] = settings

@@ -106,7 +106,8 @@ def _train_points(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for point in list_points(config.finetuning.grid or GridConfig()):
-        runs, trained = make_runs(point.resolve(config)), []
+        runs = make_runs(point.resolve(config))
+        trained: list[dict[str, Any]] = []
         for seed in config.finetuning.seeds:
             run = runs.finish(folder / point.name / f"seed-{seed}", start, seed, may_fail=True)
             trained.append({name: run[name] for name in ("seed", "score", "seconds", "failure") if name in run})

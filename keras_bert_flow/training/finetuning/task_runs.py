@@ -35,130 +35,11 @@ from keras_bert_flow.training.loop.identity import finetuning_identity, list_cha
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
-from keras_bert_flow.training.loop.train import Borders, train
+from keras_bert_flow.training.loop.train import Intervals, train
 from keras_bert_flow.training.optimizers.factory import find_rate_factors, make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import NotFiniteError
 from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
 from keras_bert_flow.training.precision import seed_everything
-
-# Choose the number of gradient accumulation parts of the batches of a fine-tuning run.
-
-PART_COUNTS = (1, 2, 4)
-# Cost of one more part, in token positions: its gradients of all weights are added to those of the other parts. The
-# cost of a position is also proportional to the weights of the encoder, so the ratio depends little on model size.
-# JAX, MiniLM (6 layers of 384, 22.7 million weights), float32, one core: 0.17 s per part, 1.0 ms per position.
-PART_COST = 170
-
-
-def choose_parts(config: PipelineConfig, features: Features) -> int:
-    """Return `finetuning.accumulate_batches`; default: the number of parts that makes a step cheapest.
-
-    The number of parts does not change the step. More parts have less padding, but each has a fixed cost. One part is
-    used if more gain nothing: on PyTorch, which skips padding (`layers.packing`), on an accelerator, where a small part
-    takes as long as a large one, and for batches grouped by length. A loss that compares all pairs of a batch also
-    needs one part.
-    """
-    settings = config.finetuning
-    if settings.accumulate_batches is not None:
-        return settings.accumulate_batches
-    is_contrastive = getattr(config.task, "objective", None) == "contrastive"
-    if settings.group_by_length or is_contrastive or not COMPILES_SHAPES or not is_on_processor():
-        return 1
-    counts = [count for count in PART_COUNTS if settings.batch_size % count == 0]
-
-    def cost(count: int) -> float:
-        return make_batches(config, features, settings.seeds[0], count).mean_positions + PART_COST * count
-
-    return min(counts, key=cost)
-
-
-def make_batches(config: PipelineConfig, features: Features, seed: int, parts: int) -> TaskBatches:
-    """Return the training batches of a run."""
-    settings = config.finetuning
-    options = (settings.max_widths, settings.group_by_length, parts, COMPILES_SHAPES)
-    return TaskBatches(features, settings.batch_size, seed, *options)
-
-
-# Early stopping on the dev score.
-
-
-class StopWithoutGain(keras.callbacks.Callback):
-    """Stop training when the score has not improved for `patience` evaluations; with `loss`, neither score nor loss.
-
-    It reads the log, which survives restarts, so a killed and resumed run stops at the same step.
-
-    Args:
-        folder: of the run, with its log.
-        field: score in a line of the log; higher is better.
-        patience: evaluations without a new best score.
-        loss: loss in a line of the log; lower is better, and a new minimum also counts as an improvement. Random
-            weights may predict one class for epochs while their loss already falls.
-        warmup: number of evaluations during learning rate warm-up, which do not count against `patience`.
-    """
-
-    def __init__(self, folder: Path, field: str, patience: int, loss: str | None = None, warmup: int = 0):
-        super().__init__()
-        self._folder, self._field, self._patience, self._loss = folder, field, patience, loss
-        self._warmup = warmup
-
-    def on_epoch_end(self, epoch, logs=None):
-        if self._field not in (logs or {}):
-            return
-        lines = [line for line in read_log(self._folder) if self._field in line]
-        scores = [line[self._field] for line in lines]
-        gains = [scores.index(max(scores)), self._warmup - 1]
-        if self._loss is not None:
-            losses = [line[self._loss] for line in lines]
-            gains.append(losses.index(min(losses)))
-        if len(scores) - 1 - max(gains) >= self._patience:
-            self.model.stop_training = True
-
-
-# Model card of a fine-tuned model: task, training recipe and scores.
-
-RECIPE = ("optimizer", "learning_rate", "epochs", "batch_size", "sequence_length", "layer_decay", "precision")
-PARTIAL = ("frozen_layers", "lora_rank", "lora_alpha", "lora_targets")  # settings of runs that train some weights only
-
-
-def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any]) -> Card:
-    """Return the model card of a fine-tuned model; the scores of other runs are in the report.
-
-    Args:
-        config: of the run, with a task.
-        data: the training and dev data.
-        run: content of `run.json`: start, seed, seconds and score.
-    """
-    settings, task = config.finetuning.model_dump(mode="json"), data.task
-    facts = [
-        ["task", config.task.name],
-        ["kind", task.kind.replace("_", " ")],
-        ["started from", f"{run['start']} weights" if run["start"] == "random" else "a pre-trained model"],
-        ["examples to train on", f"{len(data.train):,}"],
-        ["examples of the dev table", f"{len(data.dev_examples):,}"],
-    ]
-    if cut := describe_cut(data.texts.get("train", {})):
-        facts.append(["training texts that are cut", cut])
-    names = (*RECIPE, *(name for name in PARTIAL if settings["lora_rank" if "lora" in name else name] is not None))
-    recipe = [[name.replace("_", " "), _show(settings[name])] for name in names] + [["seed", str(run["seed"])]]
-    recipe.append(["trained parameters", f"{run['trained_parameters']:,} of {run['parameters']:,}"])
-    score = [[task.main_metric.replace("_", " "), f"{run['score']:.4f}"]]
-    if data.guess_score is not None:
-        score.append(["of the commonest answer to the training table", f"{data.guess_score:.4f}"])
-    if data.word_score is not None:
-        score.append([f"of {task.word_baseline}, fitted on the same labels", f"{data.word_score:.4f}"])
-    if found := run.get("calibration"):
-        score.append(["temperature of the probabilities, chosen there", f"{found['temperature']:.3f}"])
-        if biases := found["biases"]:
-            score.append(["biases of the classes, chosen there", ", ".join(f"{bias:.3f}" for bias in biases)])
-        errors = f"{found['error_before']:.4f} before it, {found['error_after']:.4f} with it"
-        score.append(["expected calibration error", errors])
-    sections = (("Task", facts), ("Training", recipe), ("Score on the dev table", score))
-    return Card(config.task.name, (*sections, describe_machine(run["seconds"])))
-
-
-def _show(setting: Any) -> str:
-    return ", ".join(setting) if isinstance(setting, list) else str(setting)
-
 
 PRETRAINED, RANDOM = "pretrained", "random"
 RUN_FILE, MODEL = "run.json", "model"
@@ -363,7 +244,7 @@ class TaskRuns:
         seconds = train(
             model,
             lambda step: read_batches(batches, step),
-            Borders(total_steps, max(1, total_steps // LOGS_A_RUN), batches.steps_per_epoch, batches.steps_per_epoch),
+            Intervals(total_steps, max(1, total_steps // LOGS_A_RUN), batches.steps_per_epoch, batches.steps_per_epoch),
             folder,
             checkpoints,
             evaluate,
@@ -463,3 +344,122 @@ def _as_sum(loss: keras.losses.Loss) -> keras.losses.Loss:
 
 def _read_run(folder: Path) -> dict[str, Any]:
     return read_json_object(folder / RUN_FILE)
+
+
+# Choose the number of gradient accumulation parts of the batches of a fine-tuning run.
+
+PART_COUNTS = (1, 2, 4)
+# Cost of one more part, in token positions: its gradients of all weights are added to those of the other parts. The
+# cost of a position is also proportional to the weights of the encoder, so the ratio depends little on model size.
+# JAX, MiniLM (6 layers of 384, 22.7 million weights), float32, one core: 0.17 s per part, 1.0 ms per position.
+PART_COST = 170
+
+
+def choose_parts(config: PipelineConfig, features: Features) -> int:
+    """Return `finetuning.accumulate_batches`; default: the number of parts that makes a step cheapest.
+
+    The number of parts does not change the step. More parts have less padding, but each has a fixed cost. One part is
+    used if more gain nothing: on PyTorch, which skips padding (`layers.packing`), on an accelerator, where a small part
+    takes as long as a large one, and for batches grouped by length. A loss that compares all pairs of a batch also
+    needs one part.
+    """
+    settings = config.finetuning
+    if settings.accumulate_batches is not None:
+        return settings.accumulate_batches
+    is_contrastive = getattr(config.task, "objective", None) == "contrastive"
+    if settings.group_by_length or is_contrastive or not COMPILES_SHAPES or not is_on_processor():
+        return 1
+    counts = [count for count in PART_COUNTS if settings.batch_size % count == 0]
+
+    def cost(count: int) -> float:
+        return make_batches(config, features, settings.seeds[0], count).mean_positions + PART_COST * count
+
+    return min(counts, key=cost)
+
+
+def make_batches(config: PipelineConfig, features: Features, seed: int, parts: int) -> TaskBatches:
+    """Return the training batches of a run."""
+    settings = config.finetuning
+    options = (settings.max_widths, settings.group_by_length, parts, COMPILES_SHAPES)
+    return TaskBatches(features, settings.batch_size, seed, *options)
+
+
+# Early stopping on the dev score.
+
+
+class StopWithoutGain(keras.callbacks.Callback):
+    """Stop training when the score has not improved for `patience` evaluations; with `loss`, neither score nor loss.
+
+    It reads the log, which survives restarts, so a killed and resumed run stops at the same step.
+
+    Args:
+        folder: of the run, with its log.
+        field: score in a line of the log; higher is better.
+        patience: evaluations without a new best score.
+        loss: loss in a line of the log; lower is better, and a new minimum also counts as an improvement. Random
+            weights may predict one class for epochs while their loss already falls.
+        warmup: number of evaluations during learning rate warm-up, which do not count against `patience`.
+    """
+
+    def __init__(self, folder: Path, field: str, patience: int, loss: str | None = None, warmup: int = 0):
+        super().__init__()
+        self._folder, self._field, self._patience, self._loss = folder, field, patience, loss
+        self._warmup = warmup
+
+    def on_epoch_end(self, epoch, logs=None):
+        if self._field not in (logs or {}):
+            return
+        lines = [line for line in read_log(self._folder) if self._field in line]
+        scores = [line[self._field] for line in lines]
+        gains = [scores.index(max(scores)), self._warmup - 1]
+        if self._loss is not None:
+            losses = [line[self._loss] for line in lines]
+            gains.append(losses.index(min(losses)))
+        if len(scores) - 1 - max(gains) >= self._patience:
+            self.model.stop_training = True
+
+
+# Model card of a fine-tuned model: task, training recipe and scores.
+
+RECIPE = ("optimizer", "learning_rate", "epochs", "batch_size", "sequence_length", "layer_decay", "precision")
+PARTIAL = ("frozen_layers", "lora_rank", "lora_alpha", "lora_targets")  # settings of runs that train some weights only
+
+
+def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any]) -> Card:
+    """Return the model card of a fine-tuned model; the scores of other runs are in the report.
+
+    Args:
+        config: of the run, with a task.
+        data: the training and dev data.
+        run: content of `run.json`: start, seed, seconds and score.
+    """
+    settings, task = config.finetuning.model_dump(mode="json"), data.task
+    facts = [
+        ["task", config.task.name],
+        ["kind", task.kind.replace("_", " ")],
+        ["started from", f"{run['start']} weights" if run["start"] == "random" else "a pre-trained model"],
+        ["examples to train on", f"{len(data.train):,}"],
+        ["examples of the dev table", f"{len(data.dev_examples):,}"],
+    ]
+    if cut := describe_cut(data.texts.get("train", {})):
+        facts.append(["training texts that are cut", cut])
+    names = (*RECIPE, *(name for name in PARTIAL if settings["lora_rank" if "lora" in name else name] is not None))
+    recipe = [[name.replace("_", " "), _show(settings[name])] for name in names] + [["seed", str(run["seed"])]]
+    recipe.append(["trained parameters", f"{run['trained_parameters']:,} of {run['parameters']:,}"])
+    score = [[task.main_metric.replace("_", " "), f"{run['score']:.4f}"]]
+    if data.guess_score is not None:
+        score.append(["of the commonest answer to the training table", f"{data.guess_score:.4f}"])
+    if data.word_score is not None:
+        score.append([f"of {task.word_baseline}, fitted on the same labels", f"{data.word_score:.4f}"])
+    if found := run.get("calibration"):
+        score.append(["temperature of the probabilities, chosen there", f"{found['temperature']:.3f}"])
+        if biases := found["biases"]:
+            score.append(["biases of the classes, chosen there", ", ".join(f"{bias:.3f}" for bias in biases)])
+        errors = f"{found['error_before']:.4f} before it, {found['error_after']:.4f} with it"
+        score.append(["expected calibration error", errors])
+    sections = (("Task", facts), ("Training", recipe), ("Score on the dev table", score))
+    return Card(config.task.name, (*sections, describe_machine(run["seconds"])))
+
+
+def _show(setting: Any) -> str:
+    return ", ".join(setting) if isinstance(setting, list) else str(setting)

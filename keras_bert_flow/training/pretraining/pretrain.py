@@ -39,7 +39,7 @@ from keras_bert_flow.training.loop.identity import STEERING, pretraining_identit
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
-from keras_bert_flow.training.loop.train import Borders, train
+from keras_bert_flow.training.loop.train import Intervals, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.pretraining.fit import check_padding
 from keras_bert_flow.training.pretraining.initial import load_initial_model, set_initial_tokens
@@ -291,7 +291,7 @@ def train_on_records(
             masked_fraction=settings.masked_fraction,
             objective=objective,
         ),
-        Borders(
+        Intervals(
             settings.total_steps,
             settings.log_every_steps,
             settings.evaluate_every_steps,
@@ -351,7 +351,7 @@ def save_result(
     model: ModelWithHead, config: PipelineConfig, data: TrainingData, metrics: Mapping[str, Any], folder: Path
 ) -> None:
     """Write `metrics.json` and the model directory of a result."""
-    metrics = metrics | {"parameters": model.find_published().count_params()}
+    metrics = {**metrics, "parameters": model.find_published().count_params()}
     (folder / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     save_model(model, data, folder / "model", describe_run(config, data.training.manifest, metrics))
 
