@@ -42,7 +42,7 @@ def make_optimizer(
         learning_rate: a float, or a schedule of steps.
         weight_decay: decoupled decay.
         clip_norm: maximum global norm of the gradient.
-        rate_factors: weight path → factor of its learning rate; see `layer_rates.find_rate_factors`.
+        rate_factors: weight path → factor of its learning rate; see `find_rate_factors`.
         accumulate_batches: number of batches whose mean gradient makes a step.
         epsilon: added to the root of the second moment, the divisor of a step.
         muon_options: further arguments of `Muon`, including `matrices`; ignored for other kinds.
