@@ -41,7 +41,7 @@ from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.training.finetuning.task_data import find_label_words
 from keras_bert_flow.training.pretraining.initial import (
-    STRETCH,
+    PASSAGE_TOKENS,
     count_neighbours,
     find_token_vectors,
     make_token_vectors,
@@ -85,8 +85,8 @@ def read_lines(paths: Sequence[str]) -> list[str]:
 
 def learn_vectors(lines: Sequence[np.ndarray], tokenizer: WordPieceTokenizer, is_near: bool) -> np.ndarray:
     """Return a vector for each piece, (vocabulary, DIMENSIONS), of length 0 where it has no neighbours."""
-    parts = [line[start : start + STRETCH] for line in lines for start in range(0, len(line), STRETCH)]
-    rows = np.stack([np.pad(part, (0, STRETCH - len(part)), constant_values=tokenizer.pad_id) for part in parts])
+    parts = [line[start : start + PASSAGE_TOKENS] for line in lines for start in range(0, len(line), PASSAGE_TOKENS)]
+    rows = np.stack([np.pad(part, (0, PASSAGE_TOKENS - len(part)), constant_values=tokenizer.pad_id) for part in parts])
     special = np.array(tokenizer.special_ids)
     if is_near:
         counts = count_neighbours([rows], tokenizer.vocabulary_size, special)

@@ -2,7 +2,8 @@
 
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,29 +45,43 @@ class Contents:
     files: Sequence[FileSummary] = ()
 
 
-def publish(
+@dataclass
+class Work:
+    """A result in the making.
+
+    Attributes:
+        folder: gets the files of the result; all processes of a run see it.
+        log_folder: of files that only the first process keeps: the same folder, or a temporary one in other processes.
+        contents: for the manifest; set before the work ends.
+    """
+
+    folder: Path
+    log_folder: Path
+    contents: Contents = field(default_factory=Contents)
+
+
+@contextmanager
+def published(
     output: str | Path,
     stage: str,
     key: str | Callable[[Mapping[str, Any]], str],
-    build: Callable[[Path], Contents],
     resumable: bool = False,
     scratch: str | None = None,
     inputs: InputStates = NOTHING_HELD,
     revision: int | None = None,
-) -> Path:
-    """Return the folder of a result, after `build(work folder)` if it does not exist yet.
+) -> Iterator[Work | None]:
+    """Yield the work that makes a result, and publish it when the block ends; None if the result exists already.
 
     If several processes want the same result at the same time, one builds it and the others wait for it.
 
     Args:
         output: the folder.
         stage: the kind of folder, such as `records`.
-        key: content key of the result; or a function of the `config` in a folder's manifest, if it is known only during
-            the build what the result depends on.
-        build: fills the work folder and returns its contents.
-        resumable: keep the work folder when the build fails or is killed, so that the next one can resume.
-        scratch: a folder in the work folder that a resumed build needs and the result does not.
-        inputs: states of the inputs from before they were digested; a resumable `build` checks them before it keeps
+        key: content key of the result; or a function of the `config` in a folder's manifest, if it is known only at the
+            end of the block what the result depends on.
+        resumable: keep the work folder when the block fails or is killed, so that the next one can resume.
+        scratch: a folder in the work folder that a resumed block needs and the result does not.
+        inputs: states of the inputs from before they were digested; a resumable block checks them before it keeps
             anything to resume from.
         revision: of the stage, for the manifest.
     Raises:
@@ -77,23 +92,44 @@ def publish(
     output = check_local(output)
     find_key = key if callable(key) else lambda config: key
     if _is_published(output, find_key):
-        return output
+        yield None
+        return
     _refuse_damaged(output, find_key)
     check_key(output, stage, find_key)
+    work: Work | None = None
     try:
-        with publishing(output, resumable) as work:
-            if not _is_published(work, find_key):  # it is if a kill came between the manifest and the rename
-                with noting_cost(work):
-                    contents = build(work)
+        with publishing(output, resumable) as folder:
+            if not _is_published(folder, find_key):  # it is if a kill came between the manifest and the rename
+                work = Work(folder, folder)
+                with noting_cost(folder):
+                    yield work
                 inputs.check()
-                final = find_key(contents.config)
-                write_manifest(work, stage, final, **vars(contents), without=scratch, revision=revision)
+                final = find_key(work.contents.config)
+                write_manifest(folder, stage, final, **vars(work.contents), without=scratch, revision=revision)
             if scratch:
-                shutil.rmtree(work / scratch, ignore_errors=True)
+                shutil.rmtree(folder / scratch, ignore_errors=True)
     except FileExistsError:
         if not _is_published(output, find_key):  # it is if another process made the result while this one waited
             raise
-    return output
+    if work is None:
+        yield None
+
+
+def publish(
+    output: str | Path,
+    stage: str,
+    key: str | Callable[[Mapping[str, Any]], str],
+    build: Callable[[Path], Contents],
+    resumable: bool = False,
+    scratch: str | None = None,
+    inputs: InputStates = NOTHING_HELD,
+    revision: int | None = None,
+) -> Path:
+    """Return the folder of a result, after `build(work folder)` if it does not exist yet; see `published`."""
+    with published(output, stage, key, resumable, scratch, inputs, revision) as work:
+        if work is not None:
+            work.contents = build(work.folder)
+    return check_local(output)
 
 
 def check_key(output: str | Path, stage: str, find_key: Callable[[Mapping[str, Any]], str]) -> None:

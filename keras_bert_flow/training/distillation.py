@@ -1,8 +1,8 @@
 """Distil a smaller model from a teacher on pre-training records, and publish its model directory."""
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -10,19 +10,116 @@ import numpy as np
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.precision import resolve_precision
-from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.pretraining.distiller import Distiller
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.sizes import check_start, count_flops, resolve_shape
-from keras_bert_flow.models.with_head import ModelWithHead
+from keras_bert_flow.results.publishing import Contents
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_inputs, distillation_key
+from keras_bert_flow.results.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.objectives.distillation import Distillation
 from keras_bert_flow.training.loop.identity import distillation_identity
-from keras_bert_flow.training.pretraining.pretrain import Recipe, Report, publish_run
+from keras_bert_flow.training.precision import arithmetic, seed_everything
+from keras_bert_flow.training.pretraining.initial import set_initial_tokens
+from keras_bert_flow.training.pretraining.pretrain import (
+    CHECKPOINTS,
+    EARLIER,
+    Report,
+    find_earlier,
+    open_checkpoints,
+    open_records,
+    save_model,
+    save_result,
+    start_processes,
+    track,
+    train_on_records,
+)
+from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer
+from keras_bert_flow.training.processes import check_same_run, published_together
+
+SECTIONS = {"name", "seed", "backend", "model", "pretraining", "distillation"}  # in the manifest
+LOSSES = ("temperature", "soft_target_weight", "masked_lm_weight", "hidden_state_weight")
+
+
+def distill(
+    config: PipelineConfig,
+    records: str | Path,
+    teacher: str | Path,
+    output: str | Path,
+    report: Report = print,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+) -> Path:
+    """Distil a student and publish a folder like `pretraining.pretrain`; return at once if it exists.
+
+    Args:
+        config: its sections `distillation`, which is required, and `pretraining`, and the seed are used.
+        records: output of `kbf records`, of any objective.
+        teacher: a model directory, ours or Hugging Face's, with a masked-LM head and the vocabulary of the records.
+        output, report, callbacks: as for `pretraining.pretrain`.
+    Raises:
+        FileNotFoundError, ValueError, Interrupted: as for `pretraining.pretrain`, or the student does not fit the
+            teacher.
+    """
+    check_local(output)
+    config, records, teacher = resolve_precision(config, keras.backend.backend()), fetch(records, False), fetch(teacher)
+    student, distillation = config.student, config.needed_distillation
+    settings = student.pretraining
+    inputs = hold(records, teacher)
+    check_whole(teacher)
+    key = distillation_key(config, records, teacher)  # raises for invalid inputs before anything else is done
+    cluster = start_processes(student, records, output, callbacks)
+
+    def find_key(made: Mapping[str, Any]) -> str:
+        return distillation_key(config, records, teacher, made.get(EARLIER, ()))
+
+    with published_together(cluster, output, DISTILLATION, find_key, inputs, scratch=CHECKPOINTS) as work:
+        if work is None:
+            return Path(output)
+        objective = Distillation(distillation.soft_target_weight > 0, distillation.hidden_state_weight > 0)
+        data = open_records(records, student, tokenizer_of=teacher, objective=objective)
+        identity = distillation_identity(config, records, teacher)
+        check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
+        seed_everything(config.seed)
+        checkpoints, best, steps_done = open_checkpoints(work, student, identity, inputs, cluster)
+        with arithmetic(settings.precision), cluster.scope():
+            model = make_distiller(config, teacher)
+            if distillation.start == "random" and not steps_done:
+                set_initial_tokens(model, data.training, settings, config.seed)
+                if settings.token_embeddings != "random" and cluster.is_first:
+                    save_model(model, data, work.folder / INITIAL)
+        facts = student.model_dump(mode="json", include=SECTIONS)
+        with cluster.scope(), track(DISTILLATION, student, key, facts, work, cluster) as tracker:
+            compile_pretrainer(model, student, cluster)
+            length, masks = data.training.sequence_length, data.count_masks()
+            flops = count_flops(model.backbone.shape, length, masks, use_pooler=False).training
+            flops += count_flops(model.teacher.backbone.shape, length, masks, use_pooler=False).forward
+            metrics = train_on_records(
+                model, student, data, work, checkpoints, best, flops, report, callbacks, tracker.start, cluster
+            )
+            tracker.finish(metrics)
+            inputs.check()  # in each process, which may see other disks
+            if cluster.is_first:
+                save_result(model, student, data, metrics, work.folder)
+        facts |= find_earlier(checkpoints, settings, metrics["steps"])
+        work.contents = Contents(facts, distillation_inputs(records, teacher))
+    return Path(output)
+
+
+def make_distiller(config: PipelineConfig, teacher: Path) -> Distiller:
+    """Load the teacher, and build a student from the section `distillation`."""
+    settings = config.needed_distillation
+    known = MaskedLM.from_preset(teacher, dropout_rate=0.0, attention_dropout_rate=0.0)
+    shape = resolve_shape(settings.student, known.backbone.vocabulary_size)
+    sizes = shape.describe() | {"num_pieces": known.backbone.shape.num_pieces}
+    student = MaskedLM(Backbone(settings.student.family, use_pooler=False, **sizes))
+    if settings.start == "teacher":
+        copy_layers(known, student)
+    return Distiller(student, known, **{name: getattr(settings, name) for name in LOSSES})
+
 
 # Initialise a student from layers of its teacher.
 
@@ -73,66 +170,3 @@ def _copy_embeddings(theirs, ours) -> None:
             variable.assign(rows)
         else:
             variable.assign(values[path])
-
-
-FACTS = frozenset({"name", "seed", "backend", "model", "pretraining", "distillation"})
-LOSSES = ("temperature", "soft_target_weight", "masked_lm_weight", "hidden_state_weight")
-
-
-def distill(
-    config: PipelineConfig,
-    records: str | Path,
-    teacher: str | Path,
-    output: str | Path,
-    report: Report = print,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-) -> Path:
-    """Distil a student and publish a folder like `pretraining.pretrain`; return at once if it exists.
-
-    Args:
-        config: its sections `distillation`, which is required, and `pretraining`, and the seed are used.
-        records: output of `kbf records`, of any objective.
-        teacher: a model directory, ours or Hugging Face's, with a masked-LM head and the vocabulary of the records.
-        output, report, callbacks: as for `pretraining.pretrain`.
-    Raises:
-        FileNotFoundError, ValueError, Interrupted: as for `pretraining.pretrain`, or the student does not fit the
-            teacher.
-    """
-    check_local(output)
-    config, records, teacher = resolve_precision(config, keras.backend.backend()), fetch(records, False), fetch(teacher)
-    settings = config.needed_distillation
-    recipe = Recipe(
-        DISTILLATION,
-        config.student,
-        FACTS,
-        source=teacher,
-        is_new=settings.start == "random",
-        objective=Distillation(settings.soft_target_weight > 0, settings.hidden_state_weight > 0),
-        inputs=hold(records, teacher),
-        find_key=partial(distillation_key, config, records, teacher),
-        find_inputs=partial(distillation_inputs, records, teacher),
-        find_identity=partial(distillation_identity, config, records, teacher),
-        make_model=partial(make_distiller, config, teacher),
-        count_operations=_count_operations,
-    )
-    return publish_run(recipe, records, output, report, callbacks)
-
-
-def make_distiller(config: PipelineConfig, teacher: Path, training: PretrainingRecords) -> Distiller:
-    """Load the teacher, and build a student from the section `distillation`."""
-    settings = config.needed_distillation
-    known = MaskedLM.from_preset(teacher, dropout_rate=0.0, attention_dropout_rate=0.0)
-    shape = resolve_shape(settings.student, known.backbone.vocabulary_size)
-    sizes = shape.describe() | {"num_pieces": known.backbone.shape.num_pieces}
-    student = MaskedLM(Backbone(settings.student.family, use_pooler=False, **sizes))
-    if settings.start == "teacher":
-        copy_layers(known, student)
-    return Distiller(student, known, **{name: getattr(settings, name) for name in LOSSES})
-
-
-def _count_operations(model: ModelWithHead, length: int, masks: int) -> int:
-    """Count the training FLOPs of one sequence: those of the student, and the forward pass of the teacher."""
-    student, teacher = (
-        count_flops(part.backbone.shape, length, masks, use_pooler=False) for part in (model, model.teacher)
-    )
-    return student.training + teacher.forward

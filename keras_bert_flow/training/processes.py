@@ -18,10 +18,12 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.interrupts import PROCESS_LOST, leave_at_once
 from keras_bert_flow.distribution.cluster import JOIN_SECONDS, Cluster, Liveness, find_reason
 from keras_bert_flow.distribution.starting import find_meeting, start_cluster
+from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates
 from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.results.artifacts import canonical_json, removed_on_leaving
-from keras_bert_flow.results.publishing import Contents
+from keras_bert_flow.results.publishing import Work, published
+from keras_bert_flow.results.stages.stage import Stage
 from keras_bert_flow.training.loop.train import Interrupted
 
 GRACE_SECONDS = 5.0  # for an operation that waits for a lost process to raise an error
@@ -120,55 +122,46 @@ def check_same_run(cluster: Cluster, facts: Mapping[str, Any]) -> None:
         )
 
 
-def publish_together(
+@contextmanager
+def published_together(
     cluster: Cluster,
     output: str | Path,
-    build: Callable[[Path, Path], Contents],
-    publish_result: Callable[[Callable[[Path], Contents]], Path],
-) -> Path:
-    """Build a result in all processes, publish it from the first, and return its folder in each process.
+    stage: Stage,
+    find_key: Callable[[Mapping[str, Any]], str],
+    inputs: InputStates = NOTHING_HELD,
+    scratch: str | None = None,
+) -> Iterator[Work | None]:
+    """Yield the work that makes a result in all processes, and publish it from the first; None if the result exists.
 
     All processes must see the work folder next to `output`: they read the same checkpoint when a run is resumed.
 
     Args:
-        build: called in each process with the work folder, and a folder for files that only the first process keeps.
-        publish_result: publishes the result of a function that builds it in a work folder.
+        find_key, inputs, scratch: see `results.publishing.published`.
     Raises:
         LostProcess: another process ended.
     """
     try:
-        path = _lead(cluster, build, publish_result) if cluster.is_first else _follow(cluster, output, build)
+        if cluster.is_first:
+            has_told = False
+            try:
+                with published(output, stage.name, find_key, True, scratch, inputs, stage.revision) as work:
+                    has_told = True
+                    cluster.is_any(work is not None)
+                    yield work
+            finally:
+                if not has_told:  # the work could not begin
+                    cluster.is_any(False)
+            if work is not None:
+                cluster.wait()
+        elif cluster.is_any(False):
+            with tempfile.TemporaryDirectory(prefix="kbf-") as folder, removed_on_leaving(folder):
+                yield Work(work_folder(output), Path(folder))
+            cluster.wait()
+        else:
+            yield None
     except BaseException as error:
         cluster.leave(failed=not isinstance(error, Interrupted))  # all stop together, and the first may save for long
         if isinstance(error, Exception) and (reason := cluster.find_loss(error)):
             raise LostProcess(_describe_loss(cluster, reason)) from error
         raise
     cluster.leave()
-    return path
-
-
-def _follow(cluster: Cluster, output: str | Path, build: Callable[[Path, Path], Contents]) -> Path:
-    if cluster.is_any(False):
-        with tempfile.TemporaryDirectory(prefix="kbf-") as folder, removed_on_leaving(folder):
-            build(work_folder(output), Path(folder))
-        cluster.wait()
-    return Path(output)
-
-
-def _lead(cluster: Cluster, build, publish_result) -> Path:
-    has_begun = False
-
-    def begin(work: Path) -> Contents:
-        nonlocal has_begun
-        has_begun = True
-        cluster.is_any(True)
-        return build(work, work)
-
-    try:
-        path = publish_result(begin)
-    finally:
-        if not has_begun:  # the result already exists, or publishing failed
-            cluster.is_any(False)
-    if has_begun:
-        cluster.wait()
-    return path

@@ -9,8 +9,8 @@ from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
-# Keras itself reads the first two batches of a stretch; a bad record has to lie behind them to be met inside `fit`.
-ONE_STRETCH = make_tiny_config(
+# Keras itself reads the first two batches of an interval; a bad record has to lie behind them to be met inside `fit`.
+ONE_INTERVAL = make_tiny_config(
     batch_size=1, total_steps=30, log_every_steps=30, evaluate_every_steps=30, checkpoint_every_steps=30
 )
 
@@ -63,7 +63,7 @@ def test_fit_names_the_damaged_record(folder):
 def test_pretrain_names_the_damaged_record_on_one_line(folder):
     damage_a_record_of_training(folder)
     with pytest.raises(ValueError, match="record [0-9]+ of .*/train-0000[01]-of-00002.tfrecord, damaged") as caught:
-        pretrain(ONE_STRETCH, folder, folder.parent / "out")
+        pretrain(ONE_INTERVAL, folder, folder.parent / "out")
     assert "\n" not in str(caught.value)
     assert not (folder.parent / "out").exists()
 
@@ -74,5 +74,5 @@ def test_pretrain_names_ids_beyond_the_vocabulary_on_one_line(folder):
     with pytest.raises(
         ValueError, match="below the vocabulary's size, 49. Received: 49 in record .*train-0000"
     ) as caught:
-        pretrain(ONE_STRETCH, folder, folder.parent / "out")
+        pretrain(ONE_INTERVAL, folder, folder.parent / "out")
     assert "\n" not in str(caught.value)

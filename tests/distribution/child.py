@@ -111,7 +111,7 @@ def follow(seen, stop_at, stop_signal):
     end_step = StepFollower.on_train_batch_end
 
     def note_and_end_step(self, batch, logs=None):
-        if stop_at == self.stretch.step + 1:
+        if stop_at == self.interval.step + 1:
             os.kill(os.getpid(), stop_signal)
         end_step(self, batch, logs)
 

@@ -9,8 +9,9 @@ import pytest
 
 from keras_bert_flow.console.interrupts import PROCESS_LOST
 from keras_bert_flow.distribution.cluster import Cluster
+from keras_bert_flow.results.stages.stage import Stage
 from keras_bert_flow.training import processes
-from keras_bert_flow.training.processes import LostProcess, join_cluster, publish_together
+from keras_bert_flow.training.processes import LostProcess, join_cluster, published_together
 from tests.distribution.child import SHAPE
 from tests.distribution.meeting import WIDTH, attend
 from tests.distribution.processes import name_processes, start_children
@@ -85,10 +86,62 @@ def test_end_of_a_process_is_seen_by_those_connected_to_it(ends, expected):
     assert {told.get() for _ in range(told.qsize())} == expected
 
 
+STAGE = Stage("pretraining", "pretrain", made_by="tests", revision=1)
+
+
+class Recorded(Cluster):
+    """One of two processes, whose other one answers the question whether the work begins."""
+
+    processes = 2
+
+    def __init__(self, rank, answer=False):
+        self.rank, self.told, self._answer = rank, [], answer
+
+    def is_any(self, condition):
+        self.told.append(condition)
+        return self._answer if self.rank else condition
+
+
+def find_key(config):
+    return "key"
+
+
 @pytest.mark.any_backend
 def test_other_errors_stay_what_they_are(tmp_path):
-    def fail(build):
+    output = tmp_path / "out"
+    with (
+        pytest.raises(RuntimeError, match="^of its own$"),
+        published_together(Cluster(), output, STAGE, find_key),
+    ):
         raise RuntimeError("of its own")
+    assert not output.exists()
 
-    with pytest.raises(RuntimeError, match="^of its own$"):
-        publish_together(Cluster(), tmp_path / "out", lambda *_: None, fail)
+
+@pytest.mark.any_backend
+def test_first_process_says_whether_the_work_begins(tmp_path):
+    output, first = tmp_path / "out", Recorded(0)
+    with published_together(first, output, STAGE, find_key) as work:
+        (work.folder / "a.txt").write_text("a")
+        assert work.log_folder == work.folder and first.told == [True]
+    assert first.told == [True, False]  # and waits for the others
+    assert (output / "a.txt").is_file()
+    again = Recorded(0)
+    with published_together(again, output, STAGE, find_key) as work:
+        assert work is None and again.told == [False]
+    refused = Recorded(0)
+    with pytest.raises(FileExistsError), published_together(refused, output, STAGE, lambda config: "another"):
+        raise AssertionError
+    assert refused.told == [False]  # the others do not wait for it
+    assert not list(tmp_path.glob(".out.work*"))
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize("begins", [False, True])
+def test_other_process_works_only_if_the_first_does(tmp_path, begins):
+    with published_together(Recorded(1, begins), tmp_path / "out", STAGE, find_key) as work:
+        assert (work is not None) == begins
+        if work is not None:
+            assert work.log_folder.is_dir() and work.log_folder != work.folder
+            (work.log_folder / "log.jsonl").write_text("")
+    assert not list(tmp_path.iterdir())  # the first process publishes
+    assert work is None or not work.log_folder.exists()

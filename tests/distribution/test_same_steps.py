@@ -115,15 +115,15 @@ def test_two_processes_train_as_one(records, alone):
 
 
 @pytest.mark.slow
-def test_broken_stretch_of_two_processes_goes_on(records, alone):
+def test_broken_interval_of_two_processes_goes_on(records, alone):
     """What is saved of its metrics is that of both, and is taken once."""
-    output = records.parent / "stretch"
+    output = records.parent / "interval"
     settings = SETTINGS | dict.fromkeys(("log_every_steps", "evaluate_every_steps", "checkpoint_every_steps"), STEPS)
     options = {"processes": 2, "settings": settings}
-    seen = train_in_children(records, output, "stretch-seen", **options, stop_at=16)  # they ask at multiples of 8
+    seen = train_in_children(records, output, "interval-seen", **options, stop_at=16)  # they ask at multiples of 8
     assert [part["status"] for part in seen] == [CHECKPOINTED] * 2
     assert not read_log(output)
-    train_in_children(records, output, "stretch-again-seen", **options)
+    train_in_children(records, output, "interval-again-seen", **options)
     (line,) = read_log(output)
     for name in ("loss", "mlm_loss", "nsp_loss"):
         assert line[name] == pytest.approx(np.mean([step[name] for step in read_log(alone)]), abs=1e-5), name
@@ -133,7 +133,7 @@ def test_broken_stretch_of_two_processes_goes_on(records, alone):
 @pytest.mark.slow
 @pytest.mark.skipif(BACKEND == "jax", reason="on jax the masks are those of one device")
 def test_masks_differ_by_replica_and_come_back(records):
-    """Stopped in the middle of a stretch, a run with dropout ends with the weights of one that was not, to the bit."""
+    """Stopped within an interval, a run with dropout ends with the weights of one that was not, to the bit."""
     settings = SETTINGS | {"log_every_steps": 5}
     options = {"processes": PROCESSES, "devices": DEVICES, "settings": settings, "dropout_rate": 0.3}
     whole, broken = records.parent / "dropout", records.parent / "dropout-broken"

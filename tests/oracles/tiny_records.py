@@ -41,7 +41,7 @@ def write_tiny_records(folder, train=(13, 10), held_out=7, seed=0, vocabulary_si
 
 
 def make_tiny_config(model=None, **pretraining):
-    """Return the configuration of a run of seconds: one layer, dropout on, borders that do not divide each other."""
+    """Return the configuration of a run of seconds: one layer, dropout on, intervals that do not divide each other."""
     shape = {"num_layers": 1, "hidden_dim": 16, "num_heads": 2, "intermediate_dim": 24, "max_positions": 16}
     settings = {
         "batch_size": 5,

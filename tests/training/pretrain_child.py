@@ -21,7 +21,7 @@ from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config
 
-# Five epochs of 23 records; no two of the borders divide each other.
+# Five epochs of 23 records; no two of the intervals divide each other.
 SETTINGS = {"total_steps": 24, "log_every_steps": 3, "evaluate_every_steps": 8, "checkpoint_every_steps": 7}
 
 
@@ -77,7 +77,7 @@ def arrange(moment, put=setattr):
         act_after(put, shutil, "rmtree", lambda path, **_: Path(path).name == module.CHECKPOINTS, die)
     elif kind == "step":
         act_after(
-            put, StepFollower, "on_train_batch_begin", lambda self, *_: self.stretch.step == int(step) - 1, ask_to_stop
+            put, StepFollower, "on_train_batch_begin", lambda self, *_: self.interval.step == int(step) - 1, ask_to_stop
         )
     elif kind == "held_out":
         score = module.score_pretraining

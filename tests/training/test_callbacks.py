@@ -9,7 +9,7 @@ from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.loop.train import Borders, Interrupted, train
+from keras_bert_flow.training.loop.train import Interrupted, Intervals, train
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrain import pretrain
@@ -88,7 +88,7 @@ def test_callbacks_are_called_at_every_step_and_border(records, tmp_path):
     log = read_log(output)
     assert diary.lines == log
     assert seen == list(enumerate(line["loss"] for line in log))
-    # Means since the line before: the last of each stretch is what the log says.
+    # Means since the line before: the last of each interval is what the log says.
     lasts = [float(diary.losses[last - 1]) for _, last in EPOCHS]
     assert lasts == pytest.approx([line["loss"] for line in log], rel=1e-6)
     with open(tmp_path / "log.csv") as file:
@@ -145,7 +145,7 @@ def test_run_that_a_callback_ended_is_not_gone_on_with(records, tmp_path):
         train(
             model,
             lambda step: pretraining_dataset(data, 4, 1, step),
-            Borders(9, 3, 6, 5),
+            Intervals(9, 3, 6, 5),
             tmp_path,
             Checkpoints(tmp_path / "checkpoints", {}),
             lambda follow: {},

@@ -47,7 +47,7 @@ def finished(place):
 
 @pytest.fixture(scope="module")
 def stopped(place):
-    """The output of a run that was stopped after step 5, in the middle of a stretch."""
+    """The output of a run that was stopped after step 5, in the middle of an interval."""
     return stop(place, "stopped", SETTINGS)
 
 
@@ -87,7 +87,7 @@ def test_changed_intervals_go_on_to_the_same_weights_and_key(place, finished):
 
 
 @pytest.mark.slow
-def test_shorter_intervals_take_up_a_stretch_that_is_longer(place, finished):
+def test_shorter_intervals_take_up_an_interval_that_is_longer(place, finished):
     """Steps 7 and 8 are done and not in the log: the next line has both, and the ones behind it one step each."""
     output = stop(place, "shorter", SETTINGS | {"checkpoint_every_steps": 6}, step=8)
     pretrain(make_tiny_config(**SETTINGS | {"log_every_steps": 1}), place / "records", output, lambda line: None)
@@ -109,7 +109,7 @@ def test_changed_total_steps_go_on_with_the_new_schedule_and_another_key(place, 
     assert [record.message for record in caplog.records].count(
         "Going on from step 5 with another total_steps (12, now 18)."
     ) == 1
-    # The rate after 5 to 18 steps: a line from 0.01 after the warm-up of 2 to 0 at 18. (The stretch to 5 is done.)
+    # The rate after 5 to 18 steps: a line from 0.01 after the warm-up of 2 to 0 at 18. (The interval to 5 is done.)
     np.testing.assert_allclose(rates, [0.01 * (18 - step) / 16 for step in range(5, 19)], atol=1e-8)
     assert read_log(output)[-1]["step"] == 18
     manifest, fresh = read_manifest(output), pretraining_key(longer, place / "records")

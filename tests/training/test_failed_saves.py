@@ -33,12 +33,12 @@ def test_kill_while_replacing_leaves_the_replaced(pretrainer, tmp_path, monkeypa
         raise Killed
 
     checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=1)
-    checkpoints.save(pretrainer, 4, {"stretch": "broken off"})
+    checkpoints.save(pretrainer, 4, {"interval": "broken off"})
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(module.os, "rename", rename_and_die)
         patch.setattr(module.shutil, "rmtree", lambda *_, **__: None)
         checkpoints.save(pretrainer, 4, {})
-    assert Checkpoints(tmp_path / "checkpoints", IDENTITY).restore(pretrainer) == (4, {"stretch": "broken off"})
+    assert Checkpoints(tmp_path / "checkpoints", IDENTITY).restore(pretrainer) == (4, {"interval": "broken off"})
     checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=1)
     checkpoints.save(pretrainer, 4, {"again": 1})
     assert checkpoints.restore(pretrainer) == (4, {"again": 1})

@@ -12,8 +12,8 @@ from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.loop.logs import append_log, read_log, rewind_log
-from keras_bert_flow.training.loop.steps import StepFollower, Stretch
-from keras_bert_flow.training.loop.train import Borders, Interrupted, train
+from keras_bert_flow.training.loop.steps import Interval, StepFollower
+from keras_bert_flow.training.loop.train import Interrupted, Intervals, train
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
@@ -33,12 +33,12 @@ def model():
     return model
 
 
-def run(model, records, folder, borders, evaluate=lambda follow: {}, report=lambda line: None):
+def run(model, records, folder, intervals, evaluate=lambda follow: {}, report=lambda line: None):
     folder.mkdir(exist_ok=True)
     return train(
         model,
         lambda step: pretraining_dataset(records, 4, 1, step),
-        borders,
+        intervals,
         folder,
         Checkpoints(folder / "checkpoints", {"run": 1}),
         evaluate,
@@ -48,32 +48,32 @@ def run(model, records, folder, borders, evaluate=lambda follow: {}, report=lamb
 
 
 @pytest.mark.parametrize(
-    ("borders", "steps"),
+    ("intervals", "steps"),
     [
-        (Borders(10, 4, 3, 5), [3, 4, 5, 6, 8, 9, 10]),
-        (Borders(6, 100, 100, 100), [6]),
-        (Borders(6, 2, 6, 4), [2, 4, 6]),
+        (Intervals(10, 4, 3, 5), [3, 4, 5, 6, 8, 9, 10]),
+        (Intervals(6, 100, 100, 100), [6]),
+        (Intervals(6, 2, 6, 4), [2, 4, 6]),
     ],
 )
-def test_borders_are_all_met_in_order(borders, steps):
+def test_ends_of_intervals_are_all_met_in_order(intervals, steps):
     found = [0]
-    while found[-1] < borders.total_steps:
-        found.append(borders.next_after(found[-1]))
+    while found[-1] < intervals.total_steps:
+        found.append(intervals.next_after(found[-1]))
     assert found[1:] == steps
 
 
-@pytest.mark.parametrize("borders", [Borders(60, 4, 6, 10), Borders(50, 7, 7, 14), Borders(9, 20, 20, 20)])
-def test_borders_are_counted_as_they_come(borders):
+@pytest.mark.parametrize("intervals", [Intervals(60, 4, 6, 10), Intervals(50, 7, 7, 14), Intervals(9, 20, 20, 20)])
+def test_ends_of_intervals_are_counted_as_they_come(intervals):
     met, found = [0], 0
-    while met[-1] < borders.total_steps:
-        met.append(borders.next_after(met[-1]))
-    for step in range(borders.total_steps + 1):
+    while met[-1] < intervals.total_steps:
+        met.append(intervals.next_after(met[-1]))
+    for step in range(intervals.total_steps + 1):
         found += step in met[1:]
-        assert borders.count(step) == found
+        assert intervals.count(step) == found
 
 
-def test_borders_of_a_long_run_are_counted_without_being_listed():
-    assert Borders(10**15, 1, 1, 1).count(10**15) == 10**15
+def test_ends_of_intervals_of_a_long_run_are_counted_without_being_listed():
+    assert Intervals(10**15, 1, 1, 1).count(10**15) == 10**15
 
 
 def test_loop_makes_exactly_the_steps_and_logs_each_border(model, records, tmp_path):
@@ -83,7 +83,7 @@ def test_loop_makes_exactly_the_steps_and_logs_each_border(model, records, tmp_p
         scored.append(int(keras.ops.convert_to_numpy(model.optimizer.iterations)))
         return {"score": len(scored)}
 
-    seconds = run(model, records, tmp_path / "run", Borders(10, 4, 3, 5), evaluate, lines.append)
+    seconds = run(model, records, tmp_path / "run", Intervals(10, 4, 3, 5), evaluate, lines.append)
     # TensorFlow runs a step too many at the end of data of unknown size; dropout seeds would show it as well.
     assert int(keras.ops.convert_to_numpy(model.optimizer.iterations)) == 10
     seeds = [v for v in model.non_trainable_variables if v.path.endswith("seed_generator_state")]
@@ -103,14 +103,14 @@ def test_loop_makes_exactly_the_steps_and_logs_each_border(model, records, tmp_p
 
 
 @pytest.mark.any_backend
-def test_loop_logs_the_mean_loss_of_a_stretch_alone(model, records, tmp_path):
+def test_loop_logs_the_mean_loss_of_an_interval_alone(model, records, tmp_path):
     lines = []
-    run(model, records, tmp_path / "run", Borders(6, 1, 6, 6), report=lines.append)
+    run(model, records, tmp_path / "run", Intervals(6, 1, 6, 6), report=lines.append)
     twin_lines = []
     seed_everything(1)
     twin = make_pretrainer(make_tiny_config().model, 50)
     twin.compile(optimizer=adamw(0.01, 100, 2))
-    run(twin, records, tmp_path / "twin", Borders(6, 3, 6, 6), report=twin_lines.append)
+    run(twin, records, tmp_path / "twin", Intervals(6, 3, 6, 6), report=twin_lines.append)
     losses = [line["loss"] for line in lines]
     # Means of three float32 losses near 5.
     assert twin_lines[0]["loss"] == pytest.approx(np.mean(losses[:3]), abs=2e-6)
@@ -128,16 +128,32 @@ def test_loop_stops_on_sigterm_and_goes_on(model, records, tmp_path):
 
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Interrupted, match="Stopped at step 4; run the same command again"):
-        run(model, records, folder, Borders(8, 2, 8, 8), report=stop_once)
+        run(model, records, folder, Intervals(8, 2, 8, 8), report=stop_once)
     assert signal.getsignal(signal.SIGTERM) == before
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-00000004"]
     seed_everything(2)
     twin = make_pretrainer(make_tiny_config().model, 50)
     twin.compile(optimizer=adamw(0.01, 100, 2))
-    run(twin, records, folder, Borders(8, 2, 8, 8), report=lines.append)
+    run(twin, records, folder, Intervals(8, 2, 8, 8), report=lines.append)
     assert [line["step"] for line in lines] == [2, 4, 6, 8]
     assert read_log(folder) == lines
     assert lines[2]["elapsed_seconds"] > lines[1]["elapsed_seconds"]
+
+
+def test_loop_goes_on_within_an_interval_that_an_earlier_version_saved(model, records, tmp_path):
+    def stop(follow):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {"batches": len(list(follow([1])))}
+
+    folder, lines, intervals = tmp_path / "run", [], Intervals(4, 4, 4, 4)
+    with pytest.raises(Interrupted):
+        run(model, records, folder, intervals, stop)
+    saved = Checkpoints(folder / "checkpoints", {"run": 1})
+    step, progress = saved.find()
+    progress["stretch"] = progress.pop("interval")
+    saved.save(model, step, progress)
+    run(model, records, folder, intervals, report=lines.append)
+    assert [(line["step"], line["loss"]) for line in lines] == [(4, progress["stretch"]["logs"]["loss"])]
 
 
 @pytest.mark.any_backend
@@ -145,7 +161,7 @@ def test_loop_finishes_when_stopped_at_its_last_step(model, records, tmp_path):
     def stop(line):
         os.kill(os.getpid(), signal.SIGTERM)
 
-    run(model, records, tmp_path / "run", Borders(2, 2, 2, 2), report=stop)
+    run(model, records, tmp_path / "run", Intervals(2, 2, 2, 2), report=stop)
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000002"]
 
 
@@ -155,7 +171,7 @@ def test_loop_refuses_a_loss_that_is_no_number(model, records, tmp_path):
         model.get_layer("nsp").bias.assign(np.array([np.nan, 0.0], "float32"))
 
     with pytest.raises(ValueError, match="loss must be a number. Received: nan by step 4. Lower the learning rate"):
-        run(model, records, tmp_path / "run", Borders(6, 2, 6, 6), report=poison)
+        run(model, records, tmp_path / "run", Intervals(6, 2, 6, 6), report=poison)
     assert not (tmp_path / "run" / "checkpoints").exists()
     assert [line["step"] for line in read_log(tmp_path / "run")] == [2]
 
@@ -163,7 +179,7 @@ def test_loop_refuses_a_loss_that_is_no_number(model, records, tmp_path):
 @pytest.mark.any_backend
 def test_loop_refuses_a_score_that_is_no_number(model, records, tmp_path):
     with pytest.raises(ValueError, match="dev_loss must be a number. Received: inf by step 2"):
-        run(model, records, tmp_path / "run", Borders(2, 2, 2, 2), lambda follow: {"dev_loss": float("inf")})
+        run(model, records, tmp_path / "run", Intervals(2, 2, 2, 2), lambda follow: {"dev_loss": float("inf")})
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -191,7 +207,7 @@ def test_follower_lets_few_steps_wait_for_the_device(model):
             waited.append((self.step, len(made)))
 
     waited, made = [], []
-    follower = StepFollower(model, Stretch(0, 0), (), lambda: False, None)
+    follower = StepFollower(model, Interval(0, 0), (), lambda: False, None)
     for step in range(7):
         made.append(step)
         follower.on_train_batch_end(step, {"loss": Metric(step)})
@@ -204,13 +220,13 @@ def test_follower_stops_between_steps_of_several_batches(model):
         on_train_batch_begin=lambda batch, logs: calls.append(("begin", batch)),
         on_train_batch_end=lambda batch, logs: calls.append(("end", batch)),
     )
-    stretch = Stretch(6, 7)  # one step was done before a restart
-    follower = StepFollower(model, stretch, (callback,), lambda: True, None, batches_per_step=3)
+    interval = Interval(6, 7)  # one step was done before a restart
+    follower = StepFollower(model, interval, (callback,), lambda: True, None, batches_per_step=3)
     stops = []
     for batch in range(6):
         model.stop_training = False
         follower.on_train_batch_begin(batch)
         follower.on_train_batch_end(batch, {"loss": 1.0})
-        stops.append((stretch.step, model.stop_training))
+        stops.append((interval.step, model.stop_training))
     assert stops == [(7, False), (7, False), (8, True), (8, False), (8, False), (9, True)]
     assert calls == [("begin", 1), ("end", 1), ("begin", 2), ("end", 2)]

@@ -22,7 +22,7 @@ from tests.oracles.tiny_records import make_tiny_config
 from tests.training.kill_server import Killer
 from tests.training.pretrain_child import SETTINGS, arrange
 
-BORDERS = [3, 6, 7, 8, 9, 12, 14, 15, 16, 18, 21, 24]
+LOGGED = [3, 6, 7, 8, 9, 12, 14, 15, 16, 18, 21, 24]
 SCORES = {
     "masked_lm_loss",
     "masked_lm_perplexity",
@@ -54,14 +54,14 @@ def killer(records):
 
 
 MOMENTS = {
-    "report:3": BORDERS[:1],  # before the first checkpoint
-    "written:7": BORDERS[:3],  # the first checkpoint has not its name yet
-    "renamed:7": BORDERS[:3],  # it has
-    "pruning:7": BORDERS[3:11],  # two newer ones are there
-    "model": BORDERS[11:],  # all steps are done
+    "report:3": LOGGED[:1],  # before the first checkpoint
+    "written:7": LOGGED[:3],  # the first checkpoint has not its name yet
+    "renamed:7": LOGGED[:3],  # it has
+    "pruning:7": LOGGED[3:11],  # two newer ones are there
+    "model": LOGGED[11:],  # all steps are done
     "removed": [],  # the whole folder is, but for its name
 }
-FEW_MOMENTS = {"written:7": BORDERS[:3], "removed": BORDERS}
+FEW_MOMENTS = {"written:7": LOGGED[:3], "removed": LOGGED}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_killed_runs_end_in_the_same_bits(records, finished, killer, moments):
     pretrain(make_tiny_config(**SETTINGS), records, output, fail)
     assert weights_of(output) == weights_of(finished)
     assert without_times(output) == without_times(finished)
-    assert [line["step"] for line in read_log(output)] == BORDERS
+    assert [line["step"] for line in read_log(output)] == LOGGED
     assert sorted(path.name for path in output.iterdir()) == sorted(path.name for path in finished.iterdir())
     assert [path.name for path in records.parent.glob(".killed-*")] == []
 
@@ -88,7 +88,7 @@ def test_killed_runs_end_in_the_same_bits(records, finished, killer, moments):
 @pytest.mark.any_backend
 def test_stopped_runs_end_in_the_same_bits(records, finished, killer):
     output = records.parent / "stopped"
-    status, done, _ = killer.run(output, "step:4")  # after step 4, of a stretch from 3 to 6
+    status, done, _ = killer.run(output, "step:4")  # after step 4, of an interval from 3 to 6
     assert status == CHECKPOINTED
     steps = [done]
     for moment in ("step:5", "held_out:8", "step:14", "held_out:24"):

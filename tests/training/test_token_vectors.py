@@ -44,8 +44,8 @@ def test_short_rows_are_counted():
     assert found[2, 3] == found[3, 2] == 1 and found.sum() == 2
 
 
-def test_tokens_of_a_stretch_are_counted_once(rows, monkeypatch):
-    monkeypatch.setattr(initial, "STRETCH", 5)  # of 12: the last one is shorter
+def test_tokens_of_a_passage_are_counted_once(rows, monkeypatch):
+    monkeypatch.setattr(initial, "PASSAGE_TOKENS", 5)  # of 12: the last one is shorter
     expected = np.zeros((TOKENS, TOKENS))
     for row in rows:
         for start in (0, 5, 10):
@@ -74,7 +74,7 @@ def test_vectors_are_those_of_a_dense_decomposition(rows):
     np.testing.assert_allclose(vectors @ vectors.T, expected @ expected.T, atol=1e-8)  # whatever the signs
 
 
-def test_near_neighbours_and_stretches_give_half_of_the_columns_each(rows):
+def test_near_neighbours_and_passages_give_half_of_the_columns_each(rows):
     width = 7
     vectors, token_ids = make_token_vectors([rows], TOKENS, np.array(SPECIAL), width, seed=1)
     assert token_ids.tolist() == list(range(2, TOKENS - 2))

@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.results.artifacts import removed_on_leaving
-from keras_bert_flow.results.publishing import Contents, publish
+from keras_bert_flow.results.publishing import Contents, published
 from keras_bert_flow.results.stages.digests import folder_digest
 from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_key
 from keras_bert_flow.results.stages.pretraining import INITIAL
@@ -49,22 +50,6 @@ from keras_bert_flow.training.finetuning.task_data import (
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, RUN_FILE, TaskRuns
 from keras_bert_flow.training.finetuning.trained_part import check_trained_part
 from keras_bert_flow.training.precision import arithmetic
-
-# Score of the TF-IDF baseline, for model cards.
-#
-# It is separate from `task_data`, which every command imports: scikit-learn takes longer to load than everything else.
-
-
-def score_word_baseline(config: PipelineConfig, data: TaskData) -> float | None:
-    """Return the main metric on the dev table of TF-IDF with a linear model, fitted on the training table.
-
-    The report computes the same. None if the kind of task has no such baseline.
-    """
-    task, training = data.task, read_training(config, data.task)[0]
-    with told_if_long(f"Fitting TF-IDF and a linear model to {len(training):,} examples, for the cards"):
-        answers = answer_from_words(task, training, {"dev": data.dev_examples}, config.seed)
-    return None if answers is None else task.score(data.dev_examples, answers.predictions["dev"])[task.main_metric]
-
 
 _logger = logging.getLogger(__name__)
 
@@ -103,7 +88,7 @@ def finetune(
         ValueError: a table or the model is unusable, or changes meanwhile; the message says why.
         Interrupted: on SIGTERM or SIGINT; run again to resume.
     """
-    check_local(output)
+    output = check_local(output)
     config = fetch_tables(resolve_precision(config, keras.backend.backend()))
     if config.distribution.kind not in ("auto", "single"):
         _logger.warning(
@@ -119,43 +104,52 @@ def finetune(
     data = data or read_task_data(config, tokenizer)
     data = replace(data, inputs=inputs | data.inputs)
 
-    def build(work: Path) -> Contents:
-        scored = replace(data, word_score=score_word_baseline(config, data))
-        order = [work / run for run in list_runs(config, initial is not None)]
-
-        def make_runs(settings: PipelineConfig, data: TaskData = scored, source: Path = model) -> TaskRuns:
-            return TaskRuns(settings, source, tokenizer, data, report, callbacks, key, order)
-
-        settled: dict[str, PipelineConfig] = {}
-        clock = StageClock(config, work, initial is not None)
-        for start, settings in list_starts(config, initial is not None):
-            if start == RANDOM:
-                reuse_baseline(settings, Path(output).parent, work, make_runs(settings).identity)
-            if start == INITIAL:
-                settings = settled.get(RANDOM, settings)  # what the grid chose, if there is one
-            elif settings.finetuning.grid is not None:
-                settings = search_grid(settings, data.task, work, make_runs, start)
-            runs = make_runs(settings, source=initial if start == INITIAL and initial else model)
-            for seed in settings.finetuning.seeds:
-                runs.finish(work / start / f"seed-{seed}", start, seed, seconds=clock.share())
-            settled[start] = settings
-            del runs
-            gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
-        settled.pop(INITIAL, None)
-        if config.finetuning.label_counts:
-            train_label_counts(settled, tokenizer, data, work, make_runs)
-        write_unreachable(work, data)
-        written = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
-        return Contents(written, {"model": folder_digest(model)}, data.texts)
-
     with (
         arithmetic(config.finetuning.precision),
         tempfile.TemporaryDirectory(prefix="kbf-") as place,
         removed_on_leaving(place),
         keeping_compilations(place),
+        published(
+            output, FINETUNING.name, key, resumable=True, inputs=data.inputs, revision=FINETUNING.revision
+        ) as result,
     ):
-        revision = FINETUNING.revision
-        return publish(output, FINETUNING.name, key, build, resumable=True, inputs=data.inputs, revision=revision)
+        if result is None:
+            return output
+        work, has_initial = result.folder, initial is not None
+        data = replace(data, word_score=score_word_baseline(config, data))
+        order = [work / run for run in list_runs(config, has_initial)]
+        make_runs = partial(
+            TaskRuns,
+            model=model,
+            tokenizer=tokenizer,
+            data=data,
+            report=report,
+            callbacks=callbacks,
+            key=key,
+            order=order,
+        )
+        trained: dict[str, PipelineConfig] = {}
+        clock = StageClock(config, work, has_initial)
+        for start, settings in list_starts(config, has_initial):
+            if start == RANDOM:
+                reuse_baseline(settings, output.parent, work, make_runs(settings).identity)
+            if start == INITIAL:
+                settings = trained.get(RANDOM, settings)  # what the grid chose, if there is one
+            elif settings.finetuning.grid is not None:
+                settings = search_grid(settings, data.task, work, make_runs, start)
+            runs = make_runs(settings, model=initial) if start == INITIAL and initial else make_runs(settings)
+            for seed in settings.finetuning.seeds:
+                runs.finish(work / start / f"seed-{seed}", start, seed, seconds=clock.share())
+            trained[start] = settings
+            del runs
+            gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
+        trained.pop(INITIAL, None)
+        if config.finetuning.label_counts:
+            train_label_counts(trained, tokenizer, data, work, make_runs)
+        write_unreachable(work, data)
+        facts = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
+        result.contents = Contents(facts, {"model": folder_digest(model)}, data.texts)
+    return output
 
 
 class StageClock:
@@ -205,3 +199,19 @@ def find_initial(config: PipelineConfig, model: Path) -> Path | None:
     """Return the model as it was before the first step of its pre-training, if that published it beside the model."""
     folder = model.parent / INITIAL
     return folder if config.finetuning.compare_initial and (folder / "config.json").is_file() else None
+
+
+# Score of the TF-IDF baseline, for model cards.
+#
+# It is separate from `task_data`, which every command imports: scikit-learn takes longer to load than everything else.
+
+
+def score_word_baseline(config: PipelineConfig, data: TaskData) -> float | None:
+    """Return the main metric on the dev table of TF-IDF with a linear model, fitted on the training table.
+
+    The report computes the same. None if the kind of task has no such baseline.
+    """
+    task, training = data.task, read_training(config, data.task)[0]
+    with told_if_long(f"Fitting TF-IDF and a linear model to {len(training):,} examples, for the cards"):
+        answers = answer_from_words(task, training, {"dev": data.dev_examples}, config.seed)
+    return None if answers is None else task.score(data.dev_examples, answers.predictions["dev"])[task.main_metric]

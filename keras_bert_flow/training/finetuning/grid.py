@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ class Point:
     def name(self) -> str:
         return f"rate-{self.learning_rate!r}-batch-{self.batch_size}-epochs-{self.epochs}"
 
-    def settle(self, config: PipelineConfig) -> PipelineConfig:
+    def resolve(self, config: PipelineConfig) -> PipelineConfig:
         """Return the configuration with the settings of this point."""
         finetuning = config.finetuning.model_copy(update=asdict(self))
         return config.model_copy(update={"finetuning": finetuning})
@@ -62,7 +62,7 @@ def search_grid(
     config: PipelineConfig,
     task: Task,
     work: Path,
-    make_runs: Callable[[PipelineConfig], TaskRuns],
+    make_runs: Callable[..., TaskRuns],
     start: str = PRETRAINED,
 ) -> PipelineConfig:
     """Train every grid point once per seed, unless already done, and return the configuration of the best one.
@@ -77,7 +77,7 @@ def search_grid(
             points, `grid/<point>/seed-<n>/` keeps `run.json` and the log, but no model. `grid.json` is written when all
             are trained: kind, main_metric, chosen (a name) and points, each a row of `_describe`, the cheapest first.
             For random weights these are `grid-random` and `grid-random.json`.
-        make_runs: makes the runs of a configuration.
+        make_runs: `TaskRuns` with all arguments but the configuration.
         start: `pretrained` or `random`.
     Raises:
         ValueError: no point can be chosen, or the work folder has other settings.
@@ -98,13 +98,23 @@ def search_grid(
     chosen = next(row for row in facts["points"] if row["name"] == facts["chosen"])
     if not (work / start).exists():
         os.rename(work / GRIDS[start] / chosen["name"], work / start)  # atomic for all its runs
-    return Point(**{field.name: chosen[field.name] for field in fields(Point)}).settle(config)
+    return Point(**{field.name: chosen[field.name] for field in fields(Point)}).resolve(config)
 
 
-def _train_points(config: PipelineConfig, folder: Path, make_runs, start: str) -> list[dict[str, Any]]:
+def _train_points(
+    config: PipelineConfig, folder: Path, make_runs: Callable[..., TaskRuns], start: str
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for point in list_points(config.finetuning.grid or GridConfig()):
-        rows.append(_describe(point, list(_train_point(point.settle(config), folder / point.name, make_runs, start))))
+        runs = make_runs(point.resolve(config))
+        trained: list[dict[str, Any]] = []
+        for seed in config.finetuning.seeds:
+            run = runs.finish(folder / point.name / f"seed-{seed}", start, seed, may_fail=True)
+            trained.append({name: run[name] for name in ("seed", "score", "seconds", "failure") if name in run})
+            if run["score"] is None:
+                break
+        del runs
+        rows.append(_describe(point, trained))
         best = find_best(rows)
         for row in rows:  # at most one point keeps its models, to save disk space
             if row is not best:
@@ -112,15 +122,6 @@ def _train_points(config: PipelineConfig, folder: Path, make_runs, start: str) -
                     shutil.rmtree(model)
         gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
     return rows
-
-
-def _train_point(config: PipelineConfig, folder: Path, make_runs, start: str) -> Iterator[dict[str, Any]]:
-    runs = make_runs(config)
-    for seed in config.finetuning.seeds:
-        run = runs.finish(folder / f"seed-{seed}", start, seed, may_fail=True)
-        yield {name: run[name] for name in ("seed", "score", "seconds", "failure") if name in run}
-        if run["score"] is None:
-            return
 
 
 def _describe(point: Point, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -137,8 +138,6 @@ FOLDER, CURVE_FILE = "label-counts", "label-counts.json"
 # Maximum epochs on few examples, by head start: a random head needs many (Mosbach et al. 2021, arXiv:2006.04884); a
 # fitted head is past its best by then (docs/results.md, "On SST-2, from 64 MB of film reviews").
 FEW_LABELS_EPOCHS = {"random": 20, "probe": 5}
-
-MakeRuns = Callable[[PipelineConfig, TaskData], TaskRuns]
 
 
 def with_labels(config: PipelineConfig, count: int, rows: int) -> PipelineConfig:
@@ -164,7 +163,7 @@ def train_label_counts(
     tokenizer: Tokenizer,
     data: TaskData,
     work: Path,
-    make_runs: MakeRuns,
+    make_runs: Callable[..., TaskRuns],
 ) -> None:
     """Train each start once per seed on each number of labels, and write `label-counts.json`.
 
@@ -178,7 +177,7 @@ def train_label_counts(
         tokenizer: of the model.
         data: all data of the task.
         work: folder of the runs.
-        make_runs: makes the runs of a configuration on given data.
+        make_runs: `TaskRuns` with all arguments but the configuration; it is given other `data`.
     """
     first = next(iter(starts.values()))
     settings, examples = first.finetuning, read_training(first, data.task)[0]
@@ -189,7 +188,7 @@ def train_label_counts(
         counted = {start: with_labels(config, count, len(examples)) for start, config in starts.items()}
         found = {}
         for start, config in counted.items():
-            runs = make_runs(config, few)
+            runs = make_runs(config, data=few)
             name = f"{count:,} labels, "
             found[start] = [_train(runs, folder / start, start, seed, data, name) for seed in config.finetuning.seeds]
             del runs

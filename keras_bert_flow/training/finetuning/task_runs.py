@@ -36,11 +36,319 @@ from keras_bert_flow.training.loop.identity import finetuning_identity, list_cha
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
-from keras_bert_flow.training.loop.train import Borders, train
+from keras_bert_flow.training.loop.train import Intervals, train
 from keras_bert_flow.training.optimizers.factory import find_rate_factors, make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import NotFiniteError
 from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
 from keras_bert_flow.training.precision import seed_everything
+
+PRETRAINED, RANDOM = "pretrained", "random"
+RUN_FILE, MODEL = "run.json", "model"
+CHECKPOINTS, BEST = "checkpoints", "best"
+LOGS_A_RUN = 20
+LEAST_STEPS = 25  # of a run within `finetuning.minutes`, or an epoch if that is less
+ADVICE = "Lower finetuning.learning_rate, or look for damaged input."
+FLOAT16_ADVICE = f"{ADVICE} finetuning.precision=mixed_bfloat16 has the range of float32."
+_logger = logging.getLogger(__name__)
+
+
+class TaskRuns:
+    """Runs that differ only in start and seed, with one classifier that is compiled once.
+
+    Args:
+        config: its sections `task` and `finetuning` are used.
+        model: the model directory to start from.
+        tokenizer: of that directory.
+        data: of the task, encoded with the tokenizer.
+        report: called with every line of a log.
+        callbacks: see `finetune`.
+        key: content key of the result, for loggers.
+        order: the folders of all runs of the stage; a reported line then has the place of its run among them.
+
+    Attributes:
+        identity: see `finetuning_identity`.
+    """
+
+    def __init__(
+        self,
+        config: PipelineConfig,
+        model: Path,
+        tokenizer: Tokenizer,
+        data: TaskData,
+        report: Callable[[Mapping[str, Any]], None],
+        callbacks: Sequence[keras.callbacks.Callback],
+        key: str = "",
+        order: Sequence[Path] = (),
+    ):
+        self._units = find_units(data.task.kind, data.train)
+        if self._units is not None:
+            train, dev = map(self._units.standardise, (data.train, data.dev))
+            data = replace(data, train=train, dev=dev)
+        self._parts = choose_parts(config, data.train)
+        self._settings = config.finetuning.model_copy(update={"accumulate_batches": self._parts})
+        self._config, self._model = config.model_copy(update={"finetuning": self._settings}), model
+        self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
+        self.identity = finetuning_identity(self._config, model)
+        self._field = f"dev_{data.task.main_metric}"
+        self._key, self._order = key, tuple(order)
+        self._classifier: Any = None
+        self._probe: LinearProbe | None = None
+
+    def finish(
+        self,
+        folder: Path,
+        start: str,
+        seed: int,
+        may_fail: bool = False,
+        prefix: str = "",
+        seconds: float | None = None,
+    ) -> dict[str, Any]:
+        """Train a run, or resume it if it was killed, and write `model/`, `log.jsonl` and `run.json` to a folder.
+
+        Args:
+            may_fail: whether a run that meets NaN or infinity counts as finished, without a model and with the message
+                in `failure`.
+            seconds: how long it may take from now on, with `finetuning.minutes`.
+            prefix: of the run name in reported lines; the name ends with those of the folder's parent and the folder.
+        Returns:
+            The content of `run.json`: start, seed, seconds, score (the main metric of the model on the dev table),
+            trained_parameters, parameters, peak_bytes (of the process by the end of the run) and identity; of a
+            regression on standardised numbers also their `mean` and `deviation`, as `label_units`; if asked for,
+            `calibration`, the fields of `Calibration`; if `seconds` allowed fewer steps than all, `shortened`, both.
+        """
+        run = {"start": start, "seed": seed}
+        ends_at = None if seconds is None else time.monotonic() + seconds
+        if not self._is_finished(folder):
+            is_head_new = self._take_first_state(start, seed)
+            batches = make_batches(self._config, self._data.train, seed, self._parts)
+            self._compile(self._settings.epochs * batches.steps_per_epoch)
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                name = prefix + str(folder.relative_to(folder.parents[1]))
+                with self._track(folder, run, name) as tracker:
+                    facts = self._train(folder, run, batches, is_head_new, name, tracker.start, ends_at)
+                    tracker.finish(facts)
+                run |= facts
+                self._save(folder / MODEL, run)
+            except NotFiniteError as error:
+                if not may_fail:
+                    raise
+                run |= {"seconds": None, "score": None, "failure": str(error)}
+            self._data.inputs.check()
+            write_atomically(folder / RUN_FILE, json.dumps(run | {"identity": self.identity}).encode())
+        for name in (CHECKPOINTS, BEST):  # also if a previous process was killed before this
+            shutil.rmtree(folder / name, ignore_errors=True)
+        return _read_run(folder)
+
+    def _save(self, folder: Path, run: Mapping[str, Any]) -> None:
+        length = self._settings.sequence_length
+        if self._units is not None:
+            self._units.put_into_head(self._classifier)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._tokenizer.write(folder)
+        file = folder / VOCABULARY_FILE
+        vocabulary = file if file.is_file() else None  # else a `tokenizer.json`
+        card = describe_run(self._config, self._data, run)
+        options = {"card": card, "max_tokens": length}
+        if self._settings.lora_output == ADAPTER:
+            options["adapter_of"] = self._model
+        save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, **options)
+        self._data.task.save(folder, length)
+
+    def _is_finished(self, folder: Path) -> bool:
+        if not (folder / RUN_FILE).is_file():
+            return False
+        changes = list_changes(_read_run(folder)["identity"], self.identity)
+        if changes:
+            raise ValueError(
+                f"A run must go on as it began. Received: {folder} with another {changes}. "
+                "Undo the change, or choose another output folder."
+            )
+        return True
+
+    def _take_first_state(self, start: str, seed: int) -> bool:
+        """Load the classifier, or reset the existing one to its initial state; return whether its head is new."""
+        seed_everything(seed)
+        rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), self._settings.dropout_rate)
+        task = self._data.task
+        options = rates | {"new_head": self._settings.new_head} | task.model_options
+        if self._settings.pooling is not None:
+            options["pooling"] = self._settings.pooling
+        fresh, is_head_new = load_for_finetuning(task.kind, self._model, labels=task.labels, **options)
+        if start == RANDOM:
+            fresh = type(fresh).from_config(fresh.get_config())
+        if self._units is not None and start == PRETRAINED and not is_head_new:
+            self._units.take_from_head(fresh)
+        _set_head_dropout(fresh, self._settings)
+        choose_trained_part(fresh, self._settings)
+        if self._classifier is None:
+            self._classifier = fresh
+        else:
+            for variable, first in zip(self._classifier.variables, fresh.variables, strict=True):
+                variable.assign(first)
+        return is_head_new or start == RANDOM
+
+    def _start_head(self, seed: int) -> None:
+        if self._probe is None:
+            words = find_label_words(self._settings.label_words, self._data.task.labels, self._tokenizer)
+            self._probe = LinearProbe(self._classifier, self._data.task.kind, words)
+        self._probe.start_head(self._data.train, self._settings.max_widths, seed)
+
+    def _track(self, folder: Path, run: Mapping[str, Any], name: str) -> Tracker:
+        config, stage = self._config, FINETUNING.name
+        facts = config.model_dump(mode="json", include={"task", "finetuning", "backend"}) | dict(run)
+        loggers, state = config.loggers, folder / CHECKPOINTS
+        return Tracker(loggers, folder, state, f"{config.name}/{stage}/{name}", stage, self._key, facts)
+
+    def _train(
+        self,
+        folder: Path,
+        run: Mapping[str, Any],
+        batches: TaskBatches,
+        is_head_new: bool,
+        name: str,
+        on_begin: Callable[[], None],
+        ends_at: float | None,
+    ) -> dict[str, Any]:
+        """Train the run, leave the classifier in the state to publish, and return its entries of `run.json`."""
+        settings, model, identity = self._settings, self._classifier, self.identity | dict(run)
+        total_steps = settings.epochs * batches.steps_per_epoch
+        is_chosen = settings.publish == "best"
+        checkpoints = Checkpoints(folder / CHECKPOINTS, identity, keep=1, inputs=self._data.inputs)
+        if settings.head_start == "probe" and is_head_new and not checkpoints.find()[0]:  # else it is already fitted
+            self._start_head(run["seed"])
+        best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen, inputs=self._data.inputs)
+        callbacks = self._callbacks
+        if settings.patience_epochs is not None:
+            loss = None if run["start"] == PRETRAINED else "dev_loss"
+            warmup = math.ceil(settings.warmup_fraction * settings.epochs)
+            callbacks = (*callbacks, StopWithoutGain(folder, self._field, settings.patience_epochs, loss, warmup))
+
+        def evaluate(until_stopped) -> dict[str, float]:
+            scores = self._score(until_stopped)
+            if is_chosen:
+                best.offer(model, model.optimizer.steps, -scores[self._field])
+            return scores
+
+        limit = None
+        if ends_at is not None:
+            # Fewer steps teach nothing, and their scores would be those of no model.
+            limit = TimeLimit(
+                ends_at - time.monotonic(),
+                total_steps,
+                model.optimizer.paced,
+                least_steps=min(LEAST_STEPS, batches.steps_per_epoch),
+                final_evaluations=1 + bool(settings.calibrate),
+            )
+        about: dict[str, Any] = {"run": name, "total_steps": total_steps}
+        if folder in self._order:
+            about |= {"run_number": self._order.index(folder) + 1, "run_count": len(self._order)}
+        seconds = train(
+            model,
+            lambda step: read_batches(batches, step),
+            Intervals(total_steps, max(1, total_steps // LOGS_A_RUN), batches.steps_per_epoch, batches.steps_per_epoch),
+            folder,
+            checkpoints,
+            evaluate,
+            batches.mean_positions,
+            lambda line: self._report(about | dict(line)),
+            batches_per_step=self._parts,
+            callbacks=callbacks,
+            on_begin=on_begin,
+            limit=limit,
+        )
+        if is_chosen:
+            best.restore(model)
+        facts: dict[str, Any] = count_parameters(model) | {"peak_bytes": read_peak_bytes()}
+        facts |= {"remarks": list(self._data.remarks)} if self._data.remarks else {}
+        if limit is not None and limit.last_step < total_steps:
+            facts |= {"shortened": [limit.last_step, total_steps]}
+            steps = f"{limit.last_step:,} of {total_steps:,}"
+            _logger.warning("%s: `finetuning.minutes` left time for %s steps.", name, steps)
+        facts |= {"label_units": asdict(self._units)} if self._units is not None else {}
+        score = self._find_score(folder, is_chosen)
+        if settings.calibrate:
+            found, calibrated = self._calibrate()
+            score = score if calibrated is None else calibrated
+            facts |= {"calibration": asdict(found)}
+        return {"seconds": round(seconds, 1), "score": score} | facts
+
+    def _score(self, follow: Callable = iter) -> dict[str, float]:
+        data = self._data
+        outputs = predict_features(self._classifier, data.dev, self._settings.max_widths, follow=follow)
+        loss = {"dev_loss": data.task.measure_loss(outputs, data.dev)}
+        if self._units is not None:
+            outputs = self._units.restore(outputs)
+        return loss | {f"dev_{name}": score for name, score in self._score_outputs(outputs).items()}
+
+    def _score_outputs(self, outputs: Mapping[str, Any]) -> Mapping[str, float]:
+        data = self._data
+        return data.task.score(data.dev_examples, data.task.decode(outputs, data.dev, data.dev_examples))
+
+    def _calibrate(self) -> tuple[Calibration, float | None]:
+        """Calibrate the head on the dev table; return also the score there if answers may have changed."""
+        data, with_biases = self._data, self._settings.calibrate is not True
+        outputs = predict_features(self._classifier, data.dev, self._settings.max_widths)
+        found = calibrate(outputs[ONLY_OUTPUT], data.dev.labels[ONLY_OUTPUT], with_biases)
+        layer = self._classifier.get_layer("classifier")
+        layer.kernel.assign(layer.kernel / found.temperature)
+        layer.bias.assign(found.apply(read_variable(layer.bias)))
+        if not with_biases:
+            return found, None
+        calibrated = {**outputs, ONLY_OUTPUT: found.apply(outputs[ONLY_OUTPUT])}
+        return found, self._score_outputs(calibrated)[data.task.main_metric]
+
+    def _find_score(self, folder: Path, is_best: bool) -> float:
+        """Return the logged score of the model to publish, or measure it if a callback ended the run before that."""
+        lines = read_log(folder)
+        scores = [line[self._field] for line in (lines if is_best else lines[-1:]) if self._field in line]
+        return max(scores) if scores else self._score()[self._field]
+
+    def _compile(self, total_steps: int) -> None:
+        """Compile the classifier, or reset its optimizer if it is already compiled."""
+        settings = self._settings
+        if self._classifier.compiled:
+            self._classifier.optimizer.reset()
+            return
+        warmup_steps = int(settings.warmup_fraction * total_steps)
+        schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
+        schedule = schedule if settings.minutes is None else PacedSteps(schedule)
+        optimizer = make_guarded_optimizer(
+            settings.optimizer,
+            schedule,
+            settings.weight_decay,
+            settings.clip_norm,
+            find_rate_factors(self._classifier.backbone, settings.layer_decay),
+            epsilon=settings.epsilon,
+            accumulate_batches=settings.accumulate_batches,
+            precision=settings.precision,
+            advice=FLOAT16_ADVICE if settings.precision == "mixed_float16" else ADVICE,
+        )
+        model = self._classifier
+        # `TaskBatches` divides the weights of tags and of parts, so the losses use sum reduction.
+        are_sums = self._data.train.labelled_tokens.any() or self._parts > 1
+        losses = keras.tree.map_structure(_as_sum, model.make_losses()) if are_sums else None
+        weights = model.default_loss_weights if are_sums else None
+        model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard does
+
+
+def _set_head_dropout(model: Any, settings: FinetuningConfig) -> None:
+    """Set the dropout rate before the head, if the model has such a layer; its seed stays, whatever the rate."""
+    rate = settings.head_dropout_rate
+    if rate is None and settings.head_start == "probe":
+        rate = 0.0
+    layer = next((layer for layer in model.layers if layer.name == "classifier_dropout"), None)
+    if rate is not None and layer is not None:
+        layer.rate = model.dropout_rate = rate
+
+
+def _as_sum(loss: keras.losses.Loss) -> keras.losses.Loss:
+    return type(loss).from_config(loss.get_config() | {"reduction": "sum"})
+
+
+def _read_run(folder: Path) -> dict[str, Any]:
+    return read_json_object(folder / RUN_FILE)
+
 
 # Choose the number of gradient accumulation parts of the batches of a fine-tuning run.
 
@@ -159,311 +467,3 @@ def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any])
 
 def _show(setting: Any) -> str:
     return ", ".join(setting) if isinstance(setting, list) else str(setting)
-
-
-PRETRAINED, RANDOM = "pretrained", "random"
-RUN_FILE, MODEL = "run.json", "model"
-CHECKPOINTS, BEST = "checkpoints", "best"
-LOGS_A_RUN = 20
-LEAST_STEPS = 25  # of a run within `finetuning.minutes`, or an epoch if that is less
-ADVICE = "Lower finetuning.learning_rate, or look for damaged input."
-FLOAT16_ADVICE = f"{ADVICE} finetuning.precision=mixed_bfloat16 has the range of float32."
-
-_logger = logging.getLogger(__name__)
-
-
-class TaskRuns:
-    """Runs that differ only in start and seed, with one classifier that is compiled once.
-
-    Args:
-        config: its sections `task` and `finetuning` are used.
-        model: the model directory to start from.
-        tokenizer: of that directory.
-        data: of the task, encoded with the tokenizer.
-        report: called with every line of a log.
-        callbacks: see `finetune`.
-        key: content key of the result, for loggers.
-        order: the folders of all runs of the stage; a reported line then has the place of its run among them.
-
-    Attributes:
-        identity: see `finetuning_identity`.
-    """
-
-    def __init__(
-        self,
-        config: PipelineConfig,
-        model: Path,
-        tokenizer: Tokenizer,
-        data: TaskData,
-        report: Callable[[Mapping[str, Any]], None],
-        callbacks: Sequence[keras.callbacks.Callback],
-        key: str = "",
-        order: Sequence[Path] = (),
-    ):
-        self._units = find_units(data.task.kind, data.train)
-        if self._units is not None:
-            train, dev = map(self._units.standardise, (data.train, data.dev))
-            data = replace(data, train=train, dev=dev)
-        self._parts = choose_parts(config, data.train)
-        self._settings = config.finetuning.model_copy(update={"accumulate_batches": self._parts})
-        self._config, self._model = config.model_copy(update={"finetuning": self._settings}), model
-        self._tokenizer, self._data, self._report, self._callbacks = tokenizer, data, report, callbacks
-        self.identity = finetuning_identity(self._config, model)
-        self._field = f"dev_{data.task.main_metric}"
-        self._key, self._order = key, tuple(order)
-        self._classifier: Any = None
-        self._probe: LinearProbe | None = None
-
-    def finish(
-        self,
-        folder: Path,
-        start: str,
-        seed: int,
-        may_fail: bool = False,
-        prefix: str = "",
-        seconds: float | None = None,
-    ) -> dict[str, Any]:
-        """Train a run, or resume it if it was killed, and write `model/`, `log.jsonl` and `run.json` to a folder.
-
-        Args:
-            may_fail: whether a run that meets NaN or infinity counts as finished, without a model and with the message
-                in `failure`.
-            seconds: how long it may take from now on, with `finetuning.minutes`.
-            prefix: of the run name in reported lines; the name ends with those of the folder's parent and the folder.
-        Returns:
-            The content of `run.json`: start, seed, seconds, score (the main metric of the model on the dev table),
-            trained_parameters, parameters, peak_bytes (of the process by the end of the run) and identity; of a
-            regression on standardised numbers also their `mean` and `deviation`, as `label_units`; if asked for,
-            `calibration`, the fields of `Calibration`; if `seconds` allowed fewer steps than all, `shortened`, both.
-        """
-        run = {"start": start, "seed": seed}
-        ends_at = None if seconds is None else time.monotonic() + seconds
-        if not self._is_finished(folder):
-            is_head_new = self._take_first_state(start, seed)
-            try:
-                name = prefix + str(folder.relative_to(folder.parents[1]))
-                with self._track(folder, run, name) as tracker:
-                    facts = self._train(folder, run, is_head_new, name, tracker.start, ends_at)
-                    tracker.finish(facts)
-                run |= facts
-                self._save(folder / MODEL, run)
-            except NotFiniteError as error:
-                if not may_fail:
-                    raise
-                run |= {"seconds": None, "score": None, "failure": str(error)}
-            self._data.inputs.check()
-            write_atomically(folder / RUN_FILE, json.dumps(run | {"identity": self.identity}).encode())
-        for name in (CHECKPOINTS, BEST):  # also if a previous process was killed before this
-            shutil.rmtree(folder / name, ignore_errors=True)
-        return _read_run(folder)
-
-    def _save(self, folder: Path, run: Mapping[str, Any]) -> None:
-        length = self._settings.sequence_length
-        if self._units is not None:
-            self._units.put_into_head(self._classifier)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._tokenizer.write(folder)
-        file = folder / VOCABULARY_FILE
-        vocabulary = file if file.is_file() else None  # else a `tokenizer.json`
-        card = describe_run(self._config, self._data, run)
-        options = {"card": card, "max_tokens": length}
-        if self._settings.lora_output == ADAPTER:
-            options["adapter_of"] = self._model
-        save_model_directory(self._classifier, folder, vocabulary, self._tokenizer.cased, **options)
-        self._data.task.save(folder, length)
-
-    def _is_finished(self, folder: Path) -> bool:
-        if not (folder / RUN_FILE).is_file():
-            return False
-        changes = list_changes(_read_run(folder)["identity"], self.identity)
-        if changes:
-            raise ValueError(
-                f"A run must go on as it began. Received: {folder} with another {changes}. "
-                "Undo the change, or choose another output folder."
-            )
-        return True
-
-    def _take_first_state(self, start: str, seed: int) -> bool:
-        """Load the classifier, or reset the existing one to its initial state; return whether its head is new."""
-        seed_everything(seed)
-        rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate"), self._settings.dropout_rate)
-        task = self._data.task
-        options = rates | {"new_head": self._settings.new_head} | task.model_options
-        if self._settings.pooling is not None:
-            options["pooling"] = self._settings.pooling
-        fresh, is_head_new = load_for_finetuning(task.kind, self._model, labels=task.labels, **options)
-        if start == RANDOM:
-            fresh = type(fresh).from_config(fresh.get_config())
-        if self._units is not None and start == PRETRAINED and not is_head_new:
-            self._units.take_from_head(fresh)
-        _set_head_dropout(fresh, self._settings)
-        choose_trained_part(fresh, self._settings)
-        if self._classifier is None:
-            self._classifier = fresh
-        else:
-            for variable, first in zip(self._classifier.variables, fresh.variables, strict=True):
-                variable.assign(first)
-        return is_head_new or start == RANDOM
-
-    def _start_head(self, seed: int) -> None:
-        if self._probe is None:
-            words = find_label_words(self._settings.label_words, self._data.task.labels, self._tokenizer)
-            self._probe = LinearProbe(self._classifier, self._data.task.kind, words)
-        self._probe.start_head(self._data.train, self._settings.max_widths, seed)
-
-    def _track(self, folder: Path, run: Mapping[str, Any], name: str) -> Tracker:
-        config, stage = self._config, FINETUNING.name
-        facts = config.model_dump(mode="json", include={"task", "finetuning", "backend"}) | dict(run)
-        loggers, state = config.loggers, folder / CHECKPOINTS
-        return Tracker(loggers, folder, state, f"{config.name}/{stage}/{name}", stage, self._key, facts)
-
-    def _train(
-        self,
-        folder: Path,
-        run: Mapping[str, Any],
-        is_head_new: bool,
-        name: str,
-        on_begin: Callable[[], None],
-        ends_at: float | None,
-    ) -> dict[str, Any]:
-        """Train the run, leave the classifier in the state to publish, and return its entries of `run.json`."""
-        settings, model, identity = self._settings, self._classifier, self.identity | dict(run)
-        folder.mkdir(parents=True, exist_ok=True)
-        batches = make_batches(self._config, self._data.train, run["seed"], self._parts)
-        total_steps = settings.epochs * batches.steps_per_epoch
-        self._compile(total_steps)
-        is_chosen = settings.publish == "best"
-        checkpoints = Checkpoints(folder / CHECKPOINTS, identity, keep=1, inputs=self._data.inputs)
-        if settings.head_start == "probe" and is_head_new and not checkpoints.find()[0]:  # else it is already fitted
-            self._start_head(run["seed"])
-        best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen, inputs=self._data.inputs)
-        callbacks = self._callbacks
-        if settings.patience_epochs is not None:
-            loss = None if run["start"] == PRETRAINED else "dev_loss"
-            warmup = math.ceil(settings.warmup_fraction * settings.epochs)
-            callbacks = (*callbacks, StopWithoutGain(folder, self._field, settings.patience_epochs, loss, warmup))
-
-        def evaluate(until_stopped) -> dict[str, float]:
-            scores = self._score(until_stopped)
-            if is_chosen:
-                best.offer(model, model.optimizer.steps, -scores[self._field])
-            return scores
-
-        limit = None
-        if ends_at is not None:
-            # Fewer steps teach nothing, and their scores would be those of no model.
-            limit = TimeLimit(
-                ends_at - time.monotonic(),
-                total_steps,
-                model.optimizer.paced,
-                least_steps=min(LEAST_STEPS, batches.steps_per_epoch),
-                final_evaluations=1 + bool(settings.calibrate),
-            )
-        about: dict[str, Any] = {"run": name, "total_steps": total_steps}
-        if folder in self._order:
-            about |= {"run_number": self._order.index(folder) + 1, "run_count": len(self._order)}
-        seconds = train(
-            model,
-            lambda step: read_batches(batches, step),
-            Borders(total_steps, max(1, total_steps // LOGS_A_RUN), batches.steps_per_epoch, batches.steps_per_epoch),
-            folder,
-            checkpoints,
-            evaluate,
-            batches.mean_positions,
-            lambda line: self._report(about | dict(line)),
-            batches_per_step=self._parts,
-            callbacks=callbacks,
-            on_begin=on_begin,
-            limit=limit,
-        )
-        if is_chosen:
-            best.restore(model)
-        facts: dict[str, Any] = count_parameters(model) | {"peak_bytes": read_peak_bytes()}
-        facts |= {"remarks": list(self._data.remarks)} if self._data.remarks else {}
-        if limit is not None and limit.last_step < total_steps:
-            facts |= {"shortened": [limit.last_step, total_steps]}
-            steps = f"{limit.last_step:,} of {total_steps:,}"
-            _logger.warning("%s: `finetuning.minutes` left time for %s steps.", name, steps)
-        facts |= {"label_units": asdict(self._units)} if self._units is not None else {}
-        score = self._find_score(folder, is_chosen)
-        if settings.calibrate:
-            found, calibrated = self._calibrate()
-            score = score if calibrated is None else calibrated
-            facts |= {"calibration": asdict(found)}
-        return {"seconds": round(seconds, 1), "score": score} | facts
-
-    def _score(self, follow: Callable = iter) -> dict[str, float]:
-        data = self._data
-        outputs = predict_features(self._classifier, data.dev, self._settings.max_widths, follow=follow)
-        loss = {"dev_loss": data.task.measure_loss(outputs, data.dev)}
-        if self._units is not None:
-            outputs = self._units.restore(outputs)
-        return loss | {f"dev_{name}": score for name, score in self._score_outputs(outputs).items()}
-
-    def _score_outputs(self, outputs: Mapping[str, Any]) -> Mapping[str, float]:
-        data = self._data
-        return data.task.score(data.dev_examples, data.task.decode(outputs, data.dev, data.dev_examples))
-
-    def _calibrate(self) -> tuple[Calibration, float | None]:
-        """Calibrate the head on the dev table; return also the score there if answers may have changed."""
-        data, with_biases = self._data, self._settings.calibrate is not True
-        outputs = predict_features(self._classifier, data.dev, self._settings.max_widths)
-        found = calibrate(outputs[ONLY_OUTPUT], data.dev.labels[ONLY_OUTPUT], with_biases)
-        layer = self._classifier.get_layer("classifier")
-        layer.kernel.assign(layer.kernel / found.temperature)
-        layer.bias.assign(found.apply(read_variable(layer.bias)))
-        if not with_biases:
-            return found, None
-        calibrated = {**outputs, ONLY_OUTPUT: found.apply(outputs[ONLY_OUTPUT])}
-        return found, self._score_outputs(calibrated)[data.task.main_metric]
-
-    def _find_score(self, folder: Path, is_best: bool) -> float:
-        """Return the logged score of the model to publish, or measure it if a callback ended the run before that."""
-        lines = read_log(folder)
-        scores = [line[self._field] for line in (lines if is_best else lines[-1:]) if self._field in line]
-        return max(scores) if scores else self._score()[self._field]
-
-    def _compile(self, total_steps: int) -> None:
-        """Compile the classifier, or reset its optimizer if it is already compiled."""
-        settings = self._settings
-        if self._classifier.compiled:
-            self._classifier.optimizer.reset()
-            return
-        warmup_steps = int(settings.warmup_fraction * total_steps)
-        schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
-        schedule = schedule if settings.minutes is None else PacedSteps(schedule)
-        optimizer = make_guarded_optimizer(
-            settings.optimizer,
-            schedule,
-            settings.weight_decay,
-            settings.clip_norm,
-            find_rate_factors(self._classifier.backbone, settings.layer_decay),
-            epsilon=settings.epsilon,
-            accumulate_batches=settings.accumulate_batches,
-            precision=settings.precision,
-            advice=FLOAT16_ADVICE if settings.precision == "mixed_float16" else ADVICE,
-        )
-        model = self._classifier
-        # `TaskBatches` divides the weights of tags and of parts, so the losses use sum reduction.
-        are_sums = self._data.train.labelled_tokens.any() or self._parts > 1
-        losses = keras.tree.map_structure(_as_sum, model.make_losses()) if are_sums else None
-        weights = model.default_loss_weights if are_sums else None
-        model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard does
-
-
-def _set_head_dropout(model: Any, settings: FinetuningConfig) -> None:
-    """Set the dropout rate before the head, if the model has such a layer; its seed stays, whatever the rate."""
-    rate = settings.head_dropout_rate
-    if rate is None and settings.head_start == "probe":
-        rate = 0.0
-    layer = next((layer for layer in model.layers if layer.name == "classifier_dropout"), None)
-    if rate is not None and layer is not None:
-        layer.rate = model.dropout_rate = rate
-
-
-def _as_sum(loss: keras.losses.Loss) -> keras.losses.Loss:
-    return type(loss).from_config(loss.get_config() | {"reduction": "sum"})
-
-
-def _read_run(folder: Path) -> dict[str, Any]:
-    return read_json_object(folder / RUN_FILE)

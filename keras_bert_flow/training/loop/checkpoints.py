@@ -55,7 +55,7 @@ class Checkpoints:
         folder: created at the first save.
         identity: identity of the run, as JSON; a checkpoint of another run is refused.
         keep: number of newest checkpoints to keep.
-        settings: settings that may change during the run and affect the result, as JSON; see `settings_history`.
+        settings: settings that may change during the run and affect the result, as JSON; see `identity.list_spans`.
         is_writer: False in a process that only reads the checkpoints of another process of the run.
         inputs: states of what the run reads. Nothing is saved once they have changed, so the identity of a checkpoint
             names what it was made of.
@@ -131,11 +131,11 @@ class Checkpoints:
         return facts["step"], facts["progress"]
 
     def list_spans(self, names: Sequence[str], last_step: int) -> list:
-        """Return the spans of steps with the same settings; see `settings_history.list_spans`."""
+        """Return the spans of steps with the same settings; see `identity.list_spans`."""
         return list_spans(self.history, self._settings, names, last_step)
 
     def list_earlier(self, names: Sequence[str], last_step: int) -> list:
-        """Return the spans with other settings than the current ones; see `settings_history.list_earlier`."""
+        """Return the spans with other settings than the current ones; see `identity.list_earlier`."""
         return list_earlier(self.history, self._settings, names, last_step)
 
     def _write(self, state: Mapping[str, np.ndarray], facts: dict[str, Any]) -> Path:
@@ -302,7 +302,7 @@ class BestCheckpoint:
     Args:
         folder: created at the first score.
         identity: identity of the run; see `Checkpoints`.
-        list_spans: returns the settings of the steps up to a given one; see `settings_history.list_spans`.
+        list_spans: returns the settings of the steps up to a given one; see `identity.list_spans`.
         is_needed: whether the best checkpoint is to be published. A damaged one then raises; otherwise it is discarded.
         is_writer, inputs: see `Checkpoints`.
     Raises:

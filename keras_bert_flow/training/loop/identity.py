@@ -15,7 +15,7 @@ from keras_bert_flow.results.stages.pretraining import PRETRAINING, WATCHING
 from keras_bert_flow.results.stages.stage import Stage
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
-# Settings that may change during a run. Of these, the first three can affect the weights: see `settings_history`.
+# Settings that may change during a run. Of these, the first three can affect the weights: see `identity.list_spans`.
 STEERING = ("total_steps", "evaluate_every_steps", "keep_best")
 CHANGEABLE = {*STEERING, *WATCHING, "publish"}
 REVISION = "revision"

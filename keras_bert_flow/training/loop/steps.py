@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 import keras
@@ -18,8 +18,8 @@ MAX_STEPS_AHEAD = 4  # steps that the host may run ahead: enough to keep a devic
 
 
 @dataclass
-class Stretch:
-    """An interval of steps between two borders (log, evaluation or checkpoint), and its progress.
+class Interval:
+    """The steps up to the next line of the log, evaluation or checkpoint, and the progress in them.
 
     Attributes:
         start: number of steps done before it.
@@ -37,9 +37,6 @@ class Stretch:
     metrics: list[Any] = field(default_factory=list)
     has_ended: bool = False
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class StepFollower(keras.callbacks.CallbackList):
     """Callback list of `fit` in one interval, in place of Keras' own.
@@ -48,7 +45,7 @@ class StepFollower(keras.callbacks.CallbackList):
     on unchanged, so only callbacks that read a metric wait for it.
 
     Args:
-        stretch: the interval, updated after each step.
+        interval: the interval, updated after each step.
         callbacks: only their methods for batches are called here.
         is_stop_requested: called after every step.
         read_batch: returns one batch (x, y, sample_weight); TensorFlow creates its metrics at the first.
@@ -59,7 +56,7 @@ class StepFollower(keras.callbacks.CallbackList):
     def __init__(
         self,
         model,
-        stretch: Stretch,
+        interval: Interval,
         callbacks: Sequence[keras.callbacks.Callback],
         is_stop_requested: Callable[[], bool],
         read_batch: Callable[[], tuple],
@@ -67,7 +64,7 @@ class StepFollower(keras.callbacks.CallbackList):
         cluster: Cluster = SINGLE,
     ):
         super().__init__(model=model, add_history=True)
-        self.stretch, self._first_step = stretch, stretch.step
+        self.interval, self._first_step = interval, interval.step
         self._batches_per_step = batches_per_step
         self._cluster = cluster
         self._queued: deque[Any] = deque()  # a metric of each step that may still be running
@@ -77,7 +74,7 @@ class StepFollower(keras.callbacks.CallbackList):
         pass
 
     def on_epoch_begin(self, epoch, logs=None):
-        saved = self.stretch.metrics
+        saved = self.interval.metrics
         if not saved or (self._cluster.computes_apart and not self._cluster.is_first):
             return
         if len(self._model.metrics_variables) != len(saved):
@@ -89,16 +86,16 @@ class StepFollower(keras.callbacks.CallbackList):
         if batch % self._batches_per_step:
             return
         for callback in self._callbacks:
-            callback.on_train_batch_begin(self.stretch.step - self.stretch.start, {})
+            callback.on_train_batch_begin(self.interval.step - self.interval.start, {})
 
     def on_train_batch_end(self, batch, logs=None):
         if (batch + 1) % self._batches_per_step:
             return
-        self.stretch.step = self._first_step + (batch + 1) // self._batches_per_step
+        self.interval.step = self._first_step + (batch + 1) // self._batches_per_step
         for callback in self._callbacks:
-            callback.on_train_batch_end(self.stretch.step - 1 - self.stretch.start, logs)
-        self.stretch.has_ended = self._model.stop_training
-        is_time = self.stretch.step % self._cluster.ask_every_steps == 0
+            callback.on_train_batch_end(self.interval.step - 1 - self.interval.start, logs)
+        self.interval.has_ended = self._model.stop_training
+        is_time = self.interval.step % self._cluster.ask_every_steps == 0
         if is_time and self._cluster.is_any(self._is_stop_requested()):
             self._model.stop_training = True
         self._wait_for_an_earlier_step(logs)
@@ -118,11 +115,11 @@ class StepFollower(keras.callbacks.CallbackList):
         if self._cluster.computes_apart:
             self._cluster.merge_metrics(self._model)
             logs = self._model.get_metrics_result()
-        self.stretch.logs = {name: float(value) for name, value in logs.items()}
+        self.interval.logs = {name: float(value) for name, value in logs.items()}
         variables = self._model.metrics_variables
-        self.stretch.metrics = [read_variable(variable).tolist() for variable in variables]
-        if not any(self.stretch.metrics[:2]):  # sum and count of the loss: every step was skipped
-            self.stretch.logs = {}
+        self.interval.metrics = [read_variable(variable).tolist() for variable in variables]
+        if not any(self.interval.metrics[:2]):  # sum and count of the loss: every step was skipped
+            self.interval.logs = {}
 
     def on_train_end(self, logs=None):
         pass
@@ -201,9 +198,6 @@ class TimeLimit:
         self._seconds = seconds * (1 - RESERVED_SHARE) - RESERVED_SECONDS
         self._measured: list[tuple[int, float]] = []  # (step, seconds elapsed by then) of this process
         self._final_evaluations, self._evaluation_seconds = final_evaluations, 0.0
-
-    def resume(self, last_step: int) -> None:
-        self.last_step = last_step
 
     def next_measurement(self, step: int) -> int:
         """Return the step after which to measure."""

@@ -1,4 +1,4 @@
-"""Training loop: `model.fit` up to the next border, then log, evaluate, save a checkpoint; resumable after any step.
+"""Training loop: `model.fit` for an interval of steps, then log, evaluate, save a checkpoint; resumable after any step.
 
 The dataset is sliced at the step where an interval begins, so a resumed run reads exactly the remaining batches.
 Infinite data with `steps_per_epoch` keeps TensorFlow from running an extra step at the end.
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,48 +23,233 @@ from keras_bert_flow.console.interrupts import leave, mute_closed_terminal
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.loop.logs import EventFile, append_log, rewind_log
-from keras_bert_flow.training.loop.steps import StepFollower, Stretch, TimeLimit
+from keras_bert_flow.training.loop.steps import Interval, StepFollower, TimeLimit
 from keras_bert_flow.training.optimizers.guard import NotFiniteError, check_steps
 
-# Handle SIGTERM, SIGHUP and Ctrl-C (SIGINT) by setting a flag that training checks after every step.
-
-NOTICE = b"\nStopping at the next step, with a checkpoint; Ctrl-C again stops at once, without.\n"
+UntilStopped = Callable[[Iterable], Iterator]
 
 
-@contextmanager
-def stop_requests() -> Iterator[threading.Event]:
-    """Catch SIGTERM, SIGHUP and the first SIGINT and set an event instead of ending; only in the main thread.
+class Interrupted(Exception):
+    """Training was stopped by a signal, after saving a checkpoint to resume from."""
 
-    Further SIGTERMs have no effect: schedulers send several, and SIGKILL ends a process at once. SIGHUP, of a terminal
-    that was closed, does the same unless it is ignored (`nohup`); what is written to that terminal from then on is
-    discarded. A second SIGINT raises KeyboardInterrupt, or under `kbf` ends the process; the run can then be resumed
-    from its newest checkpoint. If there is another handler for SIGINT or SIGHUP, it stays in place.
+
+class _StopRequest(Exception):
+    """A stop was requested before the interval had its line in the log."""
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Intervals of logging, evaluation and checkpoints, in steps; each also happens at the last step."""
+
+    total_steps: int
+    log_every_steps: int
+    evaluate_every_steps: int
+    checkpoint_every_steps: int
+
+    def next_after(self, step: int) -> int:
+        lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
+        return min(self.total_steps, *((step // length + 1) * length for length in lengths))
+
+    def count(self, step: int) -> int:
+        """Count the ends of intervals up to a step in constant time, by inclusion-exclusion over their multiples."""
+        lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
+        last = min(step, self.total_steps - 1)
+        inner = 0
+        for size, sign in ((1, 1), (2, -1), (3, 1)):
+            inner += sign * sum(last // math.lcm(*chosen) for chosen in itertools.combinations(lengths, size))
+        return inner + (step >= self.total_steps)
+
+    def is_due(self, step: int, every_steps: int) -> bool:
+        return step % every_steps == 0 or step == self.total_steps
+
+
+def train(
+    model,
+    make_dataset: Callable[[int], Any],
+    intervals: Intervals,
+    folder: Path,
+    checkpoints: Checkpoints,
+    evaluate: Callable[[UntilStopped], Mapping[str, float]],
+    tokens_per_step: int,
+    report: Callable[[Mapping[str, Any]], None],
+    batches_per_step: int = 1,
+    flops_per_step: int | None = None,
+    peak_flops: float | None = None,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    tensorboard: bool = False,
+    on_begin: Callable[[], None] = lambda: None,
+    cluster: Cluster = SINGLE,
+    limit: TimeLimit | None = None,
+) -> float:
+    """Train a compiled model from the newest checkpoint to the last step, or until a callback ends the run.
+
+    Args:
+        make_dataset: returns the batches from a given step on, for `model.fit`.
+        intervals: when to log, evaluate and save.
+        folder: the folder of log.jsonl.
+        checkpoints: the checkpoints of the run.
+        evaluate: returns the scores to add to a line of the log. Its argument is a function to wrap its batches in,
+            which ends the evaluation if a stop is requested.
+        tokens_per_step: batch size × sequence length, padding included.
+        report: called with every line of the log.
+        batches_per_step: number of batches that the optimizer accumulates.
+        flops_per_step: FLOPs of a step, for `flops_per_second` in the log.
+        peak_flops: peak FLOP/s of the device, for `utilisation`.
+        callbacks: see `UserCallbacks`.
+        tensorboard: write a TensorBoard event file next to log.jsonl.
+        on_begin: called once log.jsonl has no lines of steps that will be repeated.
+        cluster: the devices and processes of the run.
+        limit: ends the run in time, with fewer steps.
+    Returns:
+        Seconds of training and evaluation, including those before a restart.
+    Raises:
+        Interrupted: on SIGTERM or SIGINT, after saving a checkpoint at the end of the current step or evaluation batch.
+        NotFiniteError: the loss is NaN or a step was not finite; nothing is saved.
+        ValueError: the checkpoint is after the last step.
     """
-    requested = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield requested
+    model.optimizer.build(model.trainable_variables)
+    step, progress = checkpoints.restore(model)
+    cluster.check_same(step)
+    cluster.spread_seeds(model)
+    _check_total(step, intervals.total_steps)
+    interrupted = progress.get("interval") or progress.get("stretch")  # its name in checkpoints of earlier versions
+    interval = Interval(**(interrupted or {"start": step, "step": step}))
+    rewind_log(folder, interval.start)
+    events = EventFile(folder) if tensorboard else None
+    on_begin()
+    elapsed_seconds, has_ended = progress.get("elapsed_seconds", 0.0), progress.get("has_ended", False)
+    if limit is not None:
+        limit.last_step = progress.get("last_step", intervals.total_steps)
+        intervals = replace(intervals, total_steps=limit.last_step)
+    if interval.start == intervals.total_steps or has_ended:
+        return elapsed_seconds
+    users = UserCallbacks(callbacks, model, intervals.count(intervals.total_steps))
+    epoch, line = intervals.count(interval.start), {}
+    users.begin()
+    with stop_requests() as stop_requested:
+
+        def is_stopped() -> bool:
+            return cluster.is_any(stop_requested.is_set())
+
+        while interval.start < intervals.total_steps and not has_ended:
+            started_at = time.perf_counter()
+            users.begin_epoch(epoch)
+            end = intervals.next_after(max(interval.start, interval.step - 1))  # the intervals may have changed
+            if limit is not None:
+                end = min(end, limit.next_measurement(interval.step))
+            _fit(model, make_dataset, interval, end, users, stop_requested.is_set, batches_per_step, cluster)
+            speed = _measure_speed(interval, tokens_per_step, flops_per_step, peak_flops)
+            line = {"step": interval.step} | interval.logs | check_steps(model.optimizer) | speed
+            _check_finite(line)
+            if limit is not None and interval.step == end:
+                limit.correct(end, elapsed_seconds + time.perf_counter() - started_at)
+                intervals = replace(intervals, total_steps=limit.last_step)
+            try:
+                if interval.step < end and not interval.has_ended:
+                    raise _StopRequest
+                if intervals.is_due(end, intervals.evaluate_every_steps) or interval.has_ended:
+                    evaluation_at = time.perf_counter()
+                    line |= evaluate(lambda batches: _until(is_stopped, batches))
+                    _check_finite(line)
+                    if limit is not None:
+                        limit.note_evaluation(time.perf_counter() - evaluation_at)
+            except _StopRequest:
+                elapsed_seconds += time.perf_counter() - started_at
+                progress = {"elapsed_seconds": elapsed_seconds, "interval": asdict(interval)}
+                progress |= {"last_step": intervals.total_steps} if limit is not None else {}
+                _save_and_stop(model, checkpoints, interval.step, progress, users, cluster)
+            elapsed_seconds += time.perf_counter() - started_at
+            line["elapsed_seconds"] = round(elapsed_seconds, 2)
+            append_log(folder, line)
+            if events:
+                events.append(line)
+            report(line)
+            has_ended = users.end_epoch(epoch, line) or interval.has_ended
+            epoch, interval = epoch + 1, Interval(interval.step, interval.step)
+            is_last = has_ended or interval.start == intervals.total_steps
+            progress = {"elapsed_seconds": elapsed_seconds, "has_ended": has_ended}
+            progress |= {"last_step": intervals.total_steps} if limit is not None else {}
+            if not is_last and is_stopped():
+                _save_and_stop(model, checkpoints, interval.start, progress, users, cluster)
+            if intervals.is_due(interval.start, intervals.checkpoint_every_steps) or is_last:
+                checkpoints.save(model, interval.start, progress)
+    users.end(line)
+    return elapsed_seconds
+
+
+def _fit(
+    model, make_dataset, interval: Interval, end: int, users, is_stop_requested, batches_per_step, cluster
+) -> None:
+    """Train to the end of an interval, or to the step at which a callback or a signal interrupts it."""
+    step, started_at = interval.step, time.perf_counter()
+    if step == end or interval.has_ended:  # it was interrupted during its evaluation
         return
-
-    def note_interrupt(number, frame):
-        if requested.is_set():
-            before[signal.SIGINT](number, frame)
-        requested.set()
-        os.write(2, NOTICE)  # not `print`, which the signal may have interrupted
-
-    def note_hangup(number, frame):
-        requested.set()
-        mute_closed_terminal()
-
-    before: dict[int, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: requested.set())}
-    if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, leave):
-        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, note_hangup)
-    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, leave):
-        before[signal.SIGINT] = signal.signal(signal.SIGINT, note_interrupt)
+    batches = (end - step) * batches_per_step
+    follower = StepFollower(
+        model,
+        interval,
+        users.callbacks,
+        is_stop_requested,
+        lambda: next(iter(make_dataset(step))),
+        batches_per_step,
+        cluster,
+    )
     try:
-        yield requested
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        model.fit(
+            cluster.feed(model, make_dataset(step)),
+            steps_per_epoch=batches,
+            shuffle=False,
+            verbose=0,
+            callbacks=follower,
+        )
+    except Exception:
+        # TensorFlow buries an input error in pages of its own messages; reading the batches again raises the original.
+        for _ in itertools.islice(make_dataset(step), batches):
+            pass
+        raise
+    interval.seconds += time.perf_counter() - started_at
+
+
+def _measure_speed(interval: Interval, tokens_per_step: int, flops_per_step: int | None, peak_flops: float | None):
+    steps_per_second = (interval.step - interval.start) / interval.seconds
+    speed: dict[str, float] = {"tokens_per_second": round(tokens_per_step * steps_per_second)}
+    if flops_per_step:
+        speed["flops_per_second"] = round(flops_per_step * steps_per_second)
+        if peak_flops:
+            speed["utilisation"] = flops_per_step * steps_per_second / peak_flops
+    return speed
+
+
+def _save_and_stop(
+    model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any], users, cluster: Cluster
+) -> NoReturn:
+    checkpoints.save(model, step, progress)
+    cluster.wait()  # when one process ends, its launcher may end the others
+    users.end({})
+    raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
+
+
+def _until(is_stopped: Callable[[], bool], batches: Iterable) -> Iterator:
+    for batch in batches:
+        if is_stopped():
+            raise _StopRequest
+        yield batch
+
+
+def _check_total(step: int, total_steps: int) -> None:
+    if step > total_steps:
+        raise ValueError(
+            f"`total_steps` must not be less than the steps that are done. Received: total_steps={total_steps} and a "
+            f"checkpoint of step {step}. Choose at least {step}, or another output folder."
+        )
+
+
+def _check_finite(line: Mapping[str, float]) -> None:
+    for name, value in line.items():
+        if not np.isfinite(value):
+            raise NotFiniteError(
+                f"The {name} must be a number. Received: {value} by step {line['step']}. Lower the learning rate."
+            )
 
 
 # Call the user's Keras callbacks in a run whose epochs are the intervals between lines of the log.
@@ -115,224 +300,42 @@ class UserCallbacks:
             callback.on_train_end(dict(line))
 
 
-UntilStopped = Callable[[Iterable], Iterator]
+# Handle SIGTERM, SIGHUP and Ctrl-C (SIGINT) by setting a flag that training checks after every step.
+
+NOTICE = b"\nStopping at the next step, with a checkpoint; Ctrl-C again stops at once, without.\n"
 
 
-class Interrupted(Exception):
-    """Training was stopped by a signal, after saving a checkpoint to resume from."""
+@contextmanager
+def stop_requests() -> Iterator[threading.Event]:
+    """Catch SIGTERM, SIGHUP and the first SIGINT and set an event instead of ending; only in the main thread.
 
-
-class _StopRequest(Exception):
-    """A stop was requested before the interval had its line in the log."""
-
-
-@dataclass(frozen=True)
-class Borders:
-    """Intervals of logging, evaluation and checkpoints, in steps; each also happens at the last step."""
-
-    total_steps: int
-    log_every_steps: int
-    evaluate_every_steps: int
-    checkpoint_every_steps: int
-
-    def next_after(self, step: int) -> int:
-        lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
-        return min(self.total_steps, *((step // length + 1) * length for length in lengths))
-
-    def count(self, step: int) -> int:
-        """Count the borders up to a step in constant time, by inclusion-exclusion over multiples of the intervals."""
-        lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
-        last = min(step, self.total_steps - 1)
-        inner = 0
-        for size, sign in ((1, 1), (2, -1), (3, 1)):
-            inner += sign * sum(last // math.lcm(*chosen) for chosen in itertools.combinations(lengths, size))
-        return inner + (step >= self.total_steps)
-
-    def is_due(self, step: int, every_steps: int) -> bool:
-        return step % every_steps == 0 or step == self.total_steps
-
-
-def train(
-    model,
-    make_dataset: Callable[[int], Any],
-    borders: Borders,
-    folder: Path,
-    checkpoints: Checkpoints,
-    evaluate: Callable[[UntilStopped], Mapping[str, float]],
-    tokens_per_step: int,
-    report: Callable[[Mapping[str, Any]], None],
-    batches_per_step: int = 1,
-    flops_per_step: int | None = None,
-    peak_flops: float | None = None,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    tensorboard: bool = False,
-    on_begin: Callable[[], None] = lambda: None,
-    cluster: Cluster = SINGLE,
-    limit: TimeLimit | None = None,
-) -> float:
-    """Train a compiled model from the newest checkpoint to the last step, or until a callback ends the run.
-
-    Args:
-        make_dataset: returns the batches from a given step on, for `model.fit`.
-        borders: when to log, evaluate and save.
-        folder: the folder of log.jsonl.
-        checkpoints: the checkpoints of the run.
-        evaluate: returns the scores to add to a line of the log. Its argument is a function to wrap its batches in,
-            which ends the evaluation if a stop is requested.
-        tokens_per_step: batch size × sequence length, padding included.
-        report: called with every line of the log.
-        batches_per_step: number of batches that the optimizer accumulates.
-        flops_per_step: FLOPs of a step, for `flops_per_second` in the log.
-        peak_flops: peak FLOP/s of the device, for `utilisation`.
-        callbacks: see `UserCallbacks`.
-        tensorboard: write a TensorBoard event file next to log.jsonl.
-        on_begin: called once log.jsonl has no lines of steps that will be repeated.
-        cluster: the devices and processes of the run.
-        limit: ends the run in time, with fewer steps.
-    Returns:
-        Seconds of training and evaluation, including those before a restart.
-    Raises:
-        Interrupted: on SIGTERM or SIGINT, after saving a checkpoint at the end of the current step or evaluation batch.
-        NotFiniteError: the loss is NaN or a step was not finite; nothing is saved.
-        ValueError: the checkpoint is after the last step.
+    Further SIGTERMs have no effect: schedulers send several, and SIGKILL ends a process at once. SIGHUP, of a terminal
+    that was closed, does the same unless it is ignored (`nohup`); what is written to that terminal from then on is
+    discarded. A second SIGINT raises KeyboardInterrupt, or under `kbf` ends the process; the run can then be resumed
+    from its newest checkpoint. If there is another handler for SIGINT or SIGHUP, it stays in place.
     """
-    model.optimizer.build(model.trainable_variables)
-    step, progress = checkpoints.restore(model)
-    cluster.check_same(step)
-    cluster.spread_seeds(model)
-    _check_total(step, borders.total_steps)
-    stretch = Stretch(**progress.get("stretch", {"start": step, "step": step}))
-    rewind_log(folder, stretch.start)
-    events = EventFile(folder) if tensorboard else None
-    on_begin()
-    elapsed_seconds, has_ended = progress.get("elapsed_seconds", 0.0), progress.get("has_ended", False)
-    if limit is not None:
-        limit.resume(progress.get("last_step", borders.total_steps))
-        borders = replace(borders, total_steps=limit.last_step)
-    if stretch.start == borders.total_steps or has_ended:
-        return elapsed_seconds
-    users = UserCallbacks(callbacks, model, borders.count(borders.total_steps))
-    epoch, line = borders.count(stretch.start), {}
-    users.begin()
-    with stop_requests() as stop_requested:
-
-        def is_stopped() -> bool:
-            return cluster.is_any(stop_requested.is_set())
-
-        while stretch.start < borders.total_steps and not has_ended:
-            started_at = time.perf_counter()
-            users.begin_epoch(epoch)
-            end = borders.next_after(max(stretch.start, stretch.step - 1))  # the borders may have changed
-            if limit is not None:
-                end = min(end, limit.next_measurement(stretch.step))
-            _fit(model, make_dataset, stretch, end, users, stop_requested.is_set, batches_per_step, cluster)
-            speed = _measure_speed(stretch, tokens_per_step, flops_per_step, peak_flops)
-            line = {"step": stretch.step} | stretch.logs | check_steps(model.optimizer) | speed
-            _check_finite(line)
-            if limit is not None and stretch.step == end:
-                limit.correct(end, elapsed_seconds + time.perf_counter() - started_at)
-                borders = replace(borders, total_steps=limit.last_step)
-            try:
-                if stretch.step < end and not stretch.has_ended:
-                    raise _StopRequest
-                if borders.is_due(end, borders.evaluate_every_steps) or stretch.has_ended:
-                    evaluation_at = time.perf_counter()
-                    line |= evaluate(lambda batches: _until(is_stopped, batches))
-                    _check_finite(line)
-                    if limit is not None:
-                        limit.note_evaluation(time.perf_counter() - evaluation_at)
-            except _StopRequest:
-                elapsed_seconds += time.perf_counter() - started_at
-                progress = {"elapsed_seconds": elapsed_seconds, "stretch": stretch.as_json()}
-                progress |= {"last_step": borders.total_steps} if limit is not None else {}
-                _save_and_stop(model, checkpoints, stretch.step, progress, users, cluster)
-            elapsed_seconds += time.perf_counter() - started_at
-            line["elapsed_seconds"] = round(elapsed_seconds, 2)
-            append_log(folder, line)
-            if events:
-                events.append(line)
-            report(line)
-            has_ended = users.end_epoch(epoch, line) or stretch.has_ended
-            epoch, stretch = epoch + 1, Stretch(stretch.step, stretch.step)
-            is_last = has_ended or stretch.start == borders.total_steps
-            progress = {"elapsed_seconds": elapsed_seconds, "has_ended": has_ended}
-            progress |= {"last_step": borders.total_steps} if limit is not None else {}
-            if not is_last and is_stopped():
-                _save_and_stop(model, checkpoints, stretch.start, progress, users, cluster)
-            if borders.is_due(stretch.start, borders.checkpoint_every_steps) or is_last:
-                checkpoints.save(model, stretch.start, progress)
-    users.end(line)
-    return elapsed_seconds
-
-
-def _fit(model, make_dataset, stretch: Stretch, end: int, users, is_stop_requested, batches_per_step, cluster) -> None:
-    """Train to the end of an interval, or to the step at which a callback or a signal interrupts it."""
-    step, started_at = stretch.step, time.perf_counter()
-    if step == end or stretch.has_ended:  # it was interrupted during its evaluation
+    requested = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield requested
         return
-    batches = (end - step) * batches_per_step
-    follower = StepFollower(
-        model,
-        stretch,
-        users.callbacks,
-        is_stop_requested,
-        lambda: next(iter(make_dataset(step))),
-        batches_per_step,
-        cluster,
-    )
+
+    def note_interrupt(number, frame):
+        if requested.is_set():
+            before[signal.SIGINT](number, frame)
+        requested.set()
+        os.write(2, NOTICE)  # not `print`, which the signal may have interrupted
+
+    def note_hangup(number, frame):
+        requested.set()
+        mute_closed_terminal()
+
+    before: dict[int, Any] = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: requested.set())}
+    if signal.getsignal(signal.SIGHUP) in (signal.SIG_DFL, leave):
+        before[signal.SIGHUP] = signal.signal(signal.SIGHUP, note_hangup)
+    if signal.getsignal(signal.SIGINT) in (signal.default_int_handler, leave):
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, note_interrupt)
     try:
-        model.fit(
-            cluster.feed(model, make_dataset(step)),
-            steps_per_epoch=batches,
-            shuffle=False,
-            verbose=0,
-            callbacks=follower,
-        )
-    except Exception:
-        # TensorFlow buries an input error in pages of its own messages; reading the batches again raises the original.
-        for _ in itertools.islice(make_dataset(step), batches):
-            pass
-        raise
-    stretch.seconds += time.perf_counter() - started_at
-
-
-def _measure_speed(stretch: Stretch, tokens_per_step: int, flops_per_step: int | None, peak_flops: float | None):
-    steps_per_second = (stretch.step - stretch.start) / stretch.seconds
-    speed: dict[str, float] = {"tokens_per_second": round(tokens_per_step * steps_per_second)}
-    if flops_per_step:
-        speed["flops_per_second"] = round(flops_per_step * steps_per_second)
-        if peak_flops:
-            speed["utilisation"] = flops_per_step * steps_per_second / peak_flops
-    return speed
-
-
-def _save_and_stop(
-    model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any], users, cluster: Cluster
-) -> NoReturn:
-    checkpoints.save(model, step, progress)
-    cluster.wait()  # when one process ends, its launcher may end the others
-    users.end({})
-    raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
-
-
-def _until(is_stopped: Callable[[], bool], batches: Iterable) -> Iterator:
-    for batch in batches:
-        if is_stopped():
-            raise _StopRequest
-        yield batch
-
-
-def _check_total(step: int, total_steps: int) -> None:
-    if step > total_steps:
-        raise ValueError(
-            f"`total_steps` must not be less than the steps that are done. Received: total_steps={total_steps} and a "
-            f"checkpoint of step {step}. Choose at least {step}, or another output folder."
-        )
-
-
-def _check_finite(line: Mapping[str, float]) -> None:
-    for name, value in line.items():
-        if not np.isfinite(value):
-            raise NotFiniteError(
-                f"The {name} must be a number. Received: {value} by step {line['step']}. Lower the learning rate."
-            )
+        yield requested
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

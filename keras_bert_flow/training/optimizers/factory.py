@@ -1,7 +1,5 @@
 """Create optimizers by name, with warm-up and decay of the learning rate."""
 
-from typing import Any
-
 from keras_bert_flow.models.defaults import EPSILON, make_adamw
 from keras_bert_flow.training.optimizers.bert_adam import BertAdam, Lamb, Muon
 from keras_bert_flow.training.optimizers.guard import DEFAULT_ADVICE, GuardedOptimizer
@@ -44,7 +42,7 @@ def make_optimizer(
         learning_rate: a float, or a schedule of steps.
         weight_decay: decoupled decay.
         clip_norm: maximum global norm of the gradient.
-        rate_factors: weight path → factor of its learning rate; see `layer_rates.find_rate_factors`.
+        rate_factors: weight path → factor of its learning rate; see `find_rate_factors`.
         accumulate_batches: number of batches whose mean gradient makes a step.
         epsilon: added to the root of the second moment, the divisor of a step.
         muon_options: further arguments of `Muon`, including `matrices`; ignored for other kinds.
@@ -72,29 +70,34 @@ def make_optimizer(
 
 
 def make_guarded_optimizer(
-    *arguments: Any,
+    kind,
+    learning_rate,
+    weight_decay=0.01,
+    clip_norm=1.0,
+    rate_factors=None,
     accumulate_batches=1,
+    epsilon=EPSILON,
+    muon_options=None,
     max_skipped_steps=0,
     precision="float32",
     advice=DEFAULT_ADVICE,
-    **options,
 ):
     """Return a `GuardedOptimizer`, for `compile(..., auto_scale_loss=False)`.
 
     Args:
-        arguments: of `make_optimizer`.
-        accumulate_batches: number of batches whose mean gradient makes a step.
+        kind, learning_rate, weight_decay, clip_norm, rate_factors, accumulate_batches, epsilon, muon_options: see
+            `make_optimizer`.
         max_skipped_steps, advice: see `GuardedOptimizer`.
         precision: with `mixed_float16` the loss is scaled.
-        options: of `make_optimizer`.
     """
     scales_loss = precision == "mixed_float16"
-    paced = next((argument for argument in arguments if isinstance(argument, PacedSteps)), None)
-    if scales_loss or max_skipped_steps:
-        inner = make_optimizer(*arguments, **options)
-        return GuardedOptimizer(inner, max_skipped_steps, accumulate_batches, scales_loss, paced, advice=advice)
-    options["accumulate_batches"] = accumulate_batches
-    return GuardedOptimizer(make_optimizer(*arguments, **options), paced=paced, advice=advice)
+    is_guard_accumulating = scales_loss or max_skipped_steps > 0
+    inner_batches, outer_batches = (1, accumulate_batches) if is_guard_accumulating else (accumulate_batches, 1)
+    inner = make_optimizer(
+        kind, learning_rate, weight_decay, clip_norm, rate_factors, inner_batches, epsilon, muon_options
+    )
+    paced = learning_rate if isinstance(learning_rate, PacedSteps) else None
+    return GuardedOptimizer(inner, max_skipped_steps, outer_batches, scales_loss, paced, advice=advice)
 
 
 # Layer-wise learning rate decay: a factor for each weight by its depth.

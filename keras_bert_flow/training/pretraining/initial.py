@@ -1,4 +1,4 @@
-"""Continued pre-training: load the initial weights from a model directory."""
+"""Initial weights of pre-training: those of a model directory, or new ones set from the tokens of the text."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -42,19 +42,56 @@ def load_initial_model(folder: Path, shape: ModelConfig, objective: str, setting
     return model
 
 
+# Initialise the output bias from token frequencies, and token embeddings from co-occurrence.
+
+
+def set_initial_tokens(
+    model: ModelWithHead, records: PretrainingRecords, settings: PretrainingConfig, seed: int
+) -> None:
+    """Initialise the output bias and the token embeddings of a new model according to the settings.
+
+    The bias is set to the log of each token's share of the text, so that training starts at the unigram loss. The
+    embeddings are set to vectors from co-occurrence, with their standard deviation unchanged. Special pieces and tokens
+    that do not occur keep their random vectors.
+
+    Args:
+        records: of the training part; if there are many, evenly spaced ones are read.
+        settings: `output_bias` and `token_embeddings` are used.
+        seed: see `make_token_vectors`.
+    Raises:
+        ValueError: the text has too few distinct tokens.
+    """
+    if settings.output_bias == "zeros" and settings.token_embeddings == "random":
+        return
+    table = model.backbone.token_embedding.embeddings
+    vocabulary_size, width = table.shape
+    special = np.array(records.read_tokenizer().special_ids)
+    records.wait()
+    batches = list(read_tokens(records.uncut, records.record_length))  # at most 128 MB, read once for both
+    if settings.output_bias == "unigram":
+        counts = count_tokens(batches, vocabulary_size, special)
+        for name in {"mlm", WORDS} & model.output.keys():
+            model.get_layer(name).bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
+    if settings.token_embeddings == "co_occurrence":
+        vectors, token_ids = make_token_vectors(batches, vocabulary_size, special, width, seed)
+        values = np.array(read_variable(table))
+        values[token_ids] = vectors * values.std()
+        table.assign(values)
+
+
 # Token embeddings from co-occurrence: positive pointwise mutual information (PPMI) factorized by an SVD.
 
 WINDOW = 5  # tokens on each side
-STRETCH = 512  # tokens that co-occur with each other: the length of a text rather than a sentence
+PASSAGE_TOKENS = 512  # tokens that co-occur with each other: the length of a text rather than a sentence
 CONTEXT_POWER = 0.75  # smooths the context distribution, else rare contexts would have the largest information
 
 
 def make_token_vectors(
     rows: Sequence[np.ndarray], vocabulary_size: int, left_out: np.ndarray, width: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return co-occurrence vectors of all tokens with neighbours, from near neighbours and whole stretches of text.
+    """Return co-occurrence vectors of all tokens with neighbours, from near neighbours and whole passages.
 
-    Near neighbours describe how a token is used, whole stretches its topic. The latter are more useful for tasks, the
+    Near neighbours describe how a token is used, whole passages its topic. The latter are more useful for tasks, the
     former for predicting masked tokens. Each makes up half of the columns, with norm 1 for every token. A random
     rotation then distributes both over all columns, as a new network expects.
 
@@ -107,19 +144,19 @@ def count_neighbours(rows: Iterable[np.ndarray], vocabulary_size: int, left_out:
 
 
 def count_together(rows: Iterable[np.ndarray], vocabulary_size: int, left_out: np.ndarray) -> csr_matrix:
-    """Count the stretches of up to `STRETCH` tokens in which two tokens both occur; arguments as `count_neighbours`.
+    """Count the passages, of up to `PASSAGE_TOKENS` tokens, in which two tokens occur; arguments as `count_neighbours`.
 
     Returns:
         float64, (vocabulary_size, vocabulary_size), symmetric, 0 on the diagonal.
     """
     counts = csr_matrix((vocabulary_size, vocabulary_size))
     for batch in rows:
-        for start in range(0, batch.shape[1], STRETCH):
-            stretch = batch[:, start : start + STRETCH]
-            places = np.repeat(np.arange(len(stretch)), stretch.shape[1])
-            is_counted = ~np.isin(stretch.ravel(), left_out)
-            found = places[is_counted], stretch.ravel()[is_counted]
-            occurs = csr_matrix((np.ones(len(found[0]), np.float32), found), (len(stretch), vocabulary_size))
+        for start in range(0, batch.shape[1], PASSAGE_TOKENS):
+            passages = batch[:, start : start + PASSAGE_TOKENS]
+            places = np.repeat(np.arange(len(passages)), passages.shape[1])
+            is_counted = ~np.isin(passages.ravel(), left_out)
+            found = places[is_counted], passages.ravel()[is_counted]
+            occurs = csr_matrix((np.ones(len(found[0]), np.float32), found), (len(passages), vocabulary_size))
             occurs.data[:] = 1  # regardless of how often a token occurs
             counts = counts + (occurs.T @ occurs)
     counts.setdiag(0)
@@ -162,40 +199,3 @@ def _positive_information(counts: coo_matrix, totals: np.ndarray) -> csr_matrix:
     is_positive = information > 0
     places = counts.row[is_positive], counts.col[is_positive]
     return csr_matrix((information[is_positive], places), counts.shape)
-
-
-# Initialise the output bias from token frequencies, and token embeddings from co-occurrence.
-
-
-def set_initial_tokens(
-    model: ModelWithHead, records: PretrainingRecords, settings: PretrainingConfig, seed: int
-) -> None:
-    """Initialise the output bias and the token embeddings of a new model according to the settings.
-
-    The bias is set to the log of each token's share of the text, so that training starts at the unigram loss. The
-    embeddings are set to vectors from co-occurrence, with their standard deviation unchanged. Special pieces and tokens
-    that do not occur keep their random vectors.
-
-    Args:
-        records: of the training part; if there are many, evenly spaced ones are read.
-        settings: `output_bias` and `token_embeddings` are used.
-        seed: see `make_token_vectors`.
-    Raises:
-        ValueError: the text has too few distinct tokens.
-    """
-    if settings.output_bias == "zeros" and settings.token_embeddings == "random":
-        return
-    table = model.backbone.token_embedding.embeddings
-    vocabulary_size, width = table.shape
-    special = np.array(records.read_tokenizer().special_ids)
-    records.wait()
-    batches = list(read_tokens(records.uncut, records.record_length))  # at most 128 MB, read once for both
-    if settings.output_bias == "unigram":
-        counts = count_tokens(batches, vocabulary_size, special)
-        for name in {"mlm", WORDS} & model.output.keys():
-            model.get_layer(name).bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
-    if settings.token_embeddings == "co_occurrence":
-        vectors, token_ids = make_token_vectors(batches, vocabulary_size, special, width, seed)
-        values = np.array(read_variable(table))
-        values[token_ids] = vectors * values.std()
-        table.assign(values)

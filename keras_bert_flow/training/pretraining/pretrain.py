@@ -12,6 +12,7 @@ import keras
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.precision import resolve_precision
+from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.console.job_progress import stage_seconds
 from keras_bert_flow.conversion.adapters import BASE, check_whole, name_base
 from keras_bert_flow.conversion.model_card import Card, describe_machine
@@ -25,7 +26,7 @@ from keras_bert_flow.models.sizes import count_flops
 from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.records.tfrecord import check_positions
 from keras_bert_flow.results.manifest import Manifest, is_measurement
-from keras_bert_flow.results.publishing import Contents, publish
+from keras_bert_flow.results.publishing import Contents, Work
 from keras_bert_flow.results.stages.pretraining import INITIAL, PRETRAINING, pretraining_inputs, pretraining_key
 from keras_bert_flow.results.stages.stage import Stage
 from keras_bert_flow.stores.fetching import fetch
@@ -38,13 +39,332 @@ from keras_bert_flow.training.loop.identity import STEERING, pretraining_identit
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
-from keras_bert_flow.training.loop.train import Borders, train
+from keras_bert_flow.training.loop.train import Intervals, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.pretraining.fit import check_padding
 from keras_bert_flow.training.pretraining.initial import load_initial_model, set_initial_tokens
 from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
 from keras_bert_flow.training.pretraining.validation import PlateauWatch, find_unigram_loss, score_pretraining
-from keras_bert_flow.training.processes import check_same_run, join_cluster, publish_together
+from keras_bert_flow.training.processes import check_same_run, join_cluster, published_together
+
+CHECKPOINTS, BEST = "checkpoints", "best"
+EARLIER = "earlier"  # key in the manifest: other settings of earlier steps
+SECTIONS = {"name", "seed", "backend", "model", "pretraining"}  # in the manifest
+Report = Callable[[Mapping[str, Any]], None]
+_logger = logging.getLogger(__name__)
+
+
+def pretrain(
+    config: PipelineConfig,
+    records: str | Path,
+    output: str | Path,
+    report: Report = print,
+    callbacks: Sequence[keras.callbacks.Callback] = (),
+    initial_model: str | Path | None = None,
+) -> Path:
+    """Pre-train and publish a folder with `model/`, `log.jsonl` and `metrics.json`; return at once if it exists.
+
+    A killed run resumes from its newest checkpoint, to bitwise the same weights.
+
+    Args:
+        config: its sections `model` and `pretraining`, and the seed are used; the objective is that of the records. Its
+            section `distribution` selects the devices; see `distribution.starting`.
+        records: output of `kbf records`, local or remote; see `stores.fetching.fetch`.
+        output: the folder.
+        report: called with every line of the log.
+        callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
+            from the device only at its end. See `training.loop.train.UserCallbacks` for the calls and their arguments.
+        initial_model: a model directory to continue from, ours or Hugging Face's, with the configured shape and the
+            vocabulary of the records. The optimizer, its schedule, and heads that the directory lacks are new.
+    Raises:
+        FileNotFoundError: a file of the records, or of the initial model, is missing.
+        ValueError: the records are damaged or do not fit the model, the initial model does not fit either, a checkpoint
+            belongs to another run, or an input changes meanwhile.
+        Interrupted: on SIGTERM or SIGINT; run again to resume.
+    """
+    check_local(output)
+    config = resolve_precision(config, keras.backend.backend())
+    settings = config.pretraining
+    records, initial = fetch(records, wait=False), None if initial_model is None else fetch(initial_model)
+    inputs = hold(records, *([] if initial is None else [initial]))
+    if initial is not None:
+        check_whole(initial)
+    key = pretraining_key(config, records, initial)  # raises for invalid inputs before anything else is done
+    cluster = start_processes(config, records, output, callbacks)
+
+    def find_key(made: Mapping[str, Any]) -> str:
+        return pretraining_key(config, records, initial, made.get(EARLIER, ()))
+
+    with published_together(cluster, output, PRETRAINING, find_key, inputs, scratch=CHECKPOINTS) as work:
+        if work is None:
+            return Path(output)
+        data = open_records(records, config, tokenizer_of=initial)
+        identity = pretraining_identity(config, records, initial)
+        check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
+        seed_everything(config.seed)
+        checkpoints, best, steps_done = open_checkpoints(work, config, identity, inputs, cluster)
+        with arithmetic(settings.precision), cluster.scope():
+            if initial is not None:
+                model = load_initial_model(initial, config.model, data.training.objective, settings)
+            else:
+                model = make_pretrainer(config.model, data.vocabulary_size, data.training.objective, settings)
+            if initial is None and not steps_done:
+                set_initial_tokens(model, data.training, settings, config.seed)
+                if settings.token_embeddings != "random" and cluster.is_first:
+                    save_model(model, data, work.folder / INITIAL)
+        facts = config.model_dump(mode="json", include=SECTIONS)
+        with cluster.scope(), track(PRETRAINING, config, key, facts, work, cluster) as tracker:
+            compile_pretrainer(model, config, cluster)
+            flops = count_flops(
+                model.backbone.shape,
+                data.training.sequence_length,
+                data.count_masks(),
+                use_pooler=model.backbone.use_pooler,
+                bag_of_words=settings.bag_of_words > 0,
+                generator=getattr(model, "generator_shape", None),
+            ).training
+            metrics = train_on_records(
+                model, config, data, work, checkpoints, best, flops, report, callbacks, tracker.start, cluster
+            )
+            tracker.finish(metrics)
+            inputs.check()  # in each process, which may see other disks
+            if cluster.is_first:
+                save_result(model, config, data, metrics, work.folder)
+        facts |= find_earlier(checkpoints, settings, metrics["steps"])
+        work.contents = Contents(facts, pretraining_inputs(records, initial))
+    return Path(output)
+
+
+# The steps of pre-training and distillation.
+
+
+def start_processes(
+    config: PipelineConfig, records: Path, output: str | Path, callbacks: Sequence[keras.callbacks.Callback]
+) -> Cluster:
+    """Check the records, then set up and return the devices and processes; a single device if the output exists.
+
+    Raises:
+        LostProcess, ValueError: see `join_cluster`; or the records or the settings do not fit.
+    """
+    if Path(output).exists():
+        return SINGLE
+    settings = config.pretraining
+    training = PretrainingRecords(records, sequence_length=settings.sequence_length)
+    if not len(training):
+        raise ValueError("There must be records to train on. Received: none. Give the corpus more documents.")
+    check_positions(training.sequence_length, config.model.max_positions)
+    check_padding(config.model, training.read_tokenizer())
+    cluster = join_cluster(config, training.manifest.config["vocabulary_size"], callbacks)
+    if settings.minutes is not None and cluster.processes > 1:
+        raise ValueError(
+            "`pretraining.minutes` must go with one process, as each measures its own speed. Received: "
+            f"{cluster.processes} processes. Leave it out, and choose total_steps."
+        )
+    return cluster
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The records of a run and its objective.
+
+    Attributes:
+        folder: of the records.
+        masked_fraction: of dynamic masks; None: that of the records.
+    """
+
+    folder: Path
+    training: PretrainingRecords
+    held_out: PretrainingRecords
+    objective: Objective
+    masked_fraction: float | None
+
+    @property
+    def vocabulary_size(self) -> int:
+        return self.training.manifest.config["vocabulary_size"]
+
+    def count_masks(self) -> int:
+        """Return the number of predictions per sequence."""
+        if self.masked_fraction is not None:
+            return count_masks(self.training.sequence_length, self.masked_fraction)
+        return len(self.training[0]["masked_lm_ids"])
+
+
+def open_records(
+    records: Path, config: PipelineConfig, tokenizer_of: Path | None, objective: Objective | None = None
+) -> TrainingData:
+    """Open the records of a run.
+
+    Args:
+        records: output of `kbf records`.
+        tokenizer_of: a model directory that must have the vocabulary of the records.
+        objective: of the training. Default: that of the records.
+    Raises:
+        FileNotFoundError, ValueError: the records are damaged, or the vocabulary is another one.
+    """
+    length = config.pretraining.sequence_length
+    vocabulary = tokenizer_of and find_tokenizer_file(tokenizer_of)
+    training = PretrainingRecords(records, vocabulary_file=vocabulary, sequence_length=length)
+    held_out = PretrainingRecords(records, "held_out", verify=False, sequence_length=length)
+    objective = objective or find_objective(training.objective)
+    return TrainingData(records, training, held_out, objective, config.pretraining.masked_fraction)
+
+
+def open_checkpoints(
+    work: Work, config: PipelineConfig, identity: Mapping[str, Any], inputs: InputStates, cluster: Cluster
+) -> tuple[Checkpoints, BestCheckpoint, int]:
+    """Return the newest checkpoints and the best one of a run, and the number of steps already done."""
+    settings, folder, is_writer = config.pretraining, work.folder / CHECKPOINTS, cluster.is_first
+    steering = {name: getattr(settings, name) for name in STEERING}
+    checkpoints = Checkpoints(folder, identity, settings.keep_checkpoints, steering, is_writer, inputs)
+    steps_done, _ = checkpoints.find()  # the history of the settings is known from here on
+    list_spans = partial(checkpoints.list_spans, ("total_steps",))
+    best = BestCheckpoint(folder / BEST, identity, list_spans, settings.publish == "best", is_writer, inputs)
+    return checkpoints, best, steps_done
+
+
+def track(
+    stage: Stage, config: PipelineConfig, key: str, facts: Mapping[str, Any], work: Work, cluster: Cluster
+) -> Tracker:
+    """Return the loggers of a run; only the first process has any."""
+    loggers = config.loggers if cluster.is_first else ()
+    folder = work.log_folder
+    return Tracker(loggers, folder, folder / CHECKPOINTS, f"{config.name}/{stage.name}", stage.name, key, facts)
+
+
+def train_on_records(
+    model: ModelWithHead,
+    config: PipelineConfig,
+    data: TrainingData,
+    work: Work,
+    checkpoints: Checkpoints,
+    best: BestCheckpoint,
+    flops: int,
+    report: Report,
+    callbacks: Sequence[keras.callbacks.Callback],
+    on_begin: Callable[[], None],
+    cluster: Cluster,
+) -> dict[str, Any]:
+    """Train a compiled model to the last step, leave it in the state to publish, and return its metrics.
+
+    Args:
+        flops: of the training on one sequence.
+        report: called with every line of the log, in the first process.
+        callbacks, on_begin: see `train`.
+    """
+    settings, training = config.pretraining, data.training
+    share, parts = (cluster.rank, cluster.processes), 1 if cluster.computes_apart else settings.accumulate_batches
+    objective, scores = data.objective, {}
+
+    def evaluate(until_stopped=iter) -> dict[str, float]:
+        batch_size = settings.batch_size // settings.accumulate_batches
+        batches = until_stopped(
+            ordered_batches(data.held_out, batch_size, settings.evaluate_instances, share, objective)
+        )
+        scores.update(score_pretraining(model, batches, objective, cluster))
+        if settings.keep_best and scores:
+            best.offer(model, model.optimizer.steps, scores[f"{objective.main_score}_loss"])
+        return {f"held_out_{name}": value for name, value in scores.items()}
+
+    watch = PlateauWatch(lambda: find_unigram_loss(training), settings, read_log(work.log_folder))
+
+    def report_line(line: Mapping[str, Any]) -> None:
+        if cluster.is_first:
+            report(objective.name_parts(line))
+            if remark := watch.see(line):
+                _logger.warning("%s", remark)
+
+    limit = None
+    if settings.minutes is not None:
+        limit = TimeLimit(stage_seconds(settings.minutes), settings.total_steps, model.optimizer.paced)
+    tokens_per_step = settings.batch_size * training.sequence_length
+    seconds = train(
+        model,
+        lambda step: pretraining_dataset(
+            training,
+            settings.batch_size,
+            config.seed,
+            step,
+            settings.masking,
+            accumulate_batches=parts,
+            share=share,
+            bag_of_words=settings.bag_of_words > 0,
+            masked_fraction=settings.masked_fraction,
+            objective=objective,
+        ),
+        Intervals(
+            settings.total_steps,
+            settings.log_every_steps,
+            settings.evaluate_every_steps,
+            settings.checkpoint_every_steps,
+        ),
+        work.log_folder,
+        checkpoints,
+        evaluate,
+        tokens_per_step,
+        report_line,
+        batches_per_step=settings.accumulate_batches,
+        flops_per_step=settings.batch_size * flops,
+        peak_flops=settings.peak_flops,
+        callbacks=callbacks,
+        tensorboard=settings.tensorboard,
+        on_begin=on_begin,
+        cluster=cluster,
+        limit=limit,
+    )
+    last = (read_log(work.log_folder) or [{"step": settings.total_steps}])[
+        -1
+    ]  # only the first process has the whole log
+    steps = last["step"]
+    if limit is not None and steps < settings.total_steps:
+        _logger.warning(
+            "`pretraining.minutes`: %s of %s steps fitted into %g minutes.",
+            *(f"{steps:,}", f"{settings.total_steps:,}", settings.minutes),
+        )
+    cluster.wait()  # until the first process has saved
+    chosen = {"published_step": best.restore(model) or steps} if settings.publish == "best" else {}
+    cluster.wait()
+    # The run may have been killed after the last checkpoint, and a callback may end it at any step.
+    if not scores or callbacks or chosen:
+        evaluate()
+    tokens = tokens_per_step * steps
+    return (
+        scores
+        | chosen
+        | {name: last[name] for name in ("skipped_steps",) if name in last}
+        | {
+            "steps": steps,
+            "tokens": tokens,
+            "seconds": round(seconds, 1),
+            "tokens_per_second": round(tokens / seconds),
+        }
+        | ({"devices": cluster.devices} if cluster.devices > 1 else {})
+    )
+
+
+def find_earlier(checkpoints: Checkpoints, settings: PretrainingConfig, steps: int) -> dict[str, Any]:
+    """Return the entry of the manifest for other settings of earlier steps; empty if they never changed."""
+    earlier = checkpoints.list_earlier(STEERING if settings.publish == "best" else ("total_steps",), steps)
+    return {EARLIER: earlier} if earlier else {}
+
+
+def save_result(
+    model: ModelWithHead, config: PipelineConfig, data: TrainingData, metrics: Mapping[str, Any], folder: Path
+) -> None:
+    """Write `metrics.json` and the model directory of a result."""
+    metrics = {**metrics, "parameters": model.find_published().count_params()}
+    (folder / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    save_model(model, data, folder / "model", describe_run(config, data.training.manifest, metrics))
+
+
+def save_model(model: ModelWithHead, data: TrainingData, folder: Path, card: Card | None = None) -> None:
+    """Write a model directory with the tokenizer of the records."""
+    cased, tokenizer = data.training.manifest.config["cased"], find_tokenizer_file(data.folder)
+    is_vocabulary = tokenizer.name == VOCABULARY_FILE
+    if not is_vocabulary:
+        folder.mkdir(exist_ok=True)
+        copy_tokenizer(tokenizer, cased, folder)
+    save_model_directory(model.find_published(), folder, tokenizer if is_vocabulary else None, cased, card=card)
+
 
 # Model card of a pre-trained model: data, training recipe and held-out scores.
 
@@ -95,358 +415,3 @@ def _name_model(initial_model: str) -> str:
     if Path(base[BASE] or "").is_absolute():
         return "another model"
     return f"{base[BASE]}" + (f", revision {base['revision']}" if base["revision"] else "")
-
-
-# Shared by pre-training and distillation: train on records in any number of processes, and publish the model.
-
-_logger = logging.getLogger(__name__)
-
-CHECKPOINTS, BEST = "checkpoints", "best"
-EARLIER = "earlier"  # key in the manifest: other settings of earlier steps
-Report = Callable[[Mapping[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Definition of one kind of training on records: pre-training or distillation.
-
-    Attributes:
-        config: the sections `model` and `pretraining`, and the seed are used.
-        facts: names of the sections and settings to store in the manifest.
-        source: a model directory with the same vocabulary, the initial model or the teacher; None: there is none.
-        is_new: whether the weights of the model are new.
-        objective: the training objective; None: that of the records.
-        inputs: states of the records and the source from before they were digested.
-        find_key: returns the content key, from the settings of earlier steps.
-        find_inputs: returns the digests of the inputs.
-        find_identity: returns the identity of the run; see `state.identity`.
-        make_model: builds the model for given records.
-        count_operations: returns the training FLOPs of one sequence, from the model, the sequence length and the number
-            of predictions.
-    """
-
-    stage: Stage
-    config: PipelineConfig
-    facts: frozenset[str]
-    source: Path | None
-    is_new: bool
-    objective: Objective | None
-    inputs: InputStates
-    find_key: Callable[[Sequence], str]
-    find_inputs: Callable[[], dict[str, str]]
-    find_identity: Callable[[], dict[str, Any]]
-    make_model: Callable[[PretrainingRecords], ModelWithHead]
-    count_operations: Callable[[ModelWithHead, int, int], int]
-
-
-@dataclass(frozen=True)
-class Run:
-    """Context shared by the parts of a run.
-
-    Attributes:
-        training: records of the training part.
-        work: folder of the files to publish and of the checkpoints; all processes see it.
-        folder: for files that only the first process keeps: `work`, or a temporary folder in the other processes.
-        report: called with every line of the log.
-        cluster: the devices and processes.
-    """
-
-    recipe: Recipe
-    records: Path
-    training: PretrainingRecords
-    held_out: PretrainingRecords
-    work: Path
-    folder: Path
-    report: Report
-    callbacks: Sequence[keras.callbacks.Callback]
-    cluster: Cluster
-
-    @property
-    def config(self) -> PipelineConfig:
-        return self.recipe.config
-
-    @property
-    def objective(self) -> Objective:
-        return self.recipe.objective or find_objective(self.training.objective)
-
-
-def publish_run(
-    recipe: Recipe, records: Path, output: str | Path, report: Report, callbacks: Sequence[keras.callbacks.Callback]
-) -> Path:
-    """Train and publish a folder with `model/`, `log.jsonl` and `metrics.json`; return at once if it exists.
-
-    A killed run resumes from its newest checkpoint, to bitwise the same weights. See `pretrain.pretrain`.
-    """
-    config, length = recipe.config, recipe.config.pretraining.sequence_length
-    if recipe.source is not None:
-        check_whole(recipe.source)
-    recipe.find_key(())  # raises for invalid inputs before anything else is done
-    cluster = SINGLE  # skips device set-up if the output exists
-    if not Path(output).exists():
-        described = PretrainingRecords(records, sequence_length=length)
-        _check_fit(config, described)
-        cluster = join_cluster(config, described.manifest.config["vocabulary_size"], callbacks)
-        if config.pretraining.minutes is not None and cluster.processes > 1:
-            raise ValueError(
-                "`pretraining.minutes` must go with one process, as each measures its own speed. Received: "
-                f"{cluster.processes} processes. Leave it out, and choose total_steps."
-            )
-
-    def build(work: Path, folder: Path) -> Contents:
-        vocabulary = recipe.source and find_tokenizer_file(recipe.source)
-        training = PretrainingRecords(records, vocabulary_file=vocabulary, sequence_length=length)
-        held_out = PretrainingRecords(records, "held_out", verify=False, sequence_length=length)
-        follow = report if cluster.is_first else _ignore
-        return _build(Run(recipe, records, training, held_out, work, folder, follow, callbacks, cluster))
-
-    def find_key(settings: Mapping[str, Any]) -> str:
-        return recipe.find_key(settings.get(EARLIER, ()))
-
-    def publish_result(build: Callable[[Path], Contents]) -> Path:
-        return publish(
-            output,
-            recipe.stage.name,
-            find_key,
-            build,
-            resumable=True,
-            scratch=CHECKPOINTS,
-            inputs=recipe.inputs,
-            revision=recipe.stage.revision,
-        )
-
-    return publish_together(cluster, output, build, publish_result)
-
-
-def _ignore(line: Mapping[str, Any]) -> None:
-    """Report nothing; the first process does."""
-
-
-def _build(run: Run) -> Contents:
-    config, settings, cluster = run.config, run.config.pretraining, run.cluster
-    identity = run.recipe.find_identity()
-    check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
-    seed_everything(config.seed)
-    steering = {name: getattr(settings, name) for name in STEERING}
-    folder, is_chosen = run.work / CHECKPOINTS, settings.publish == "best"
-    inputs = run.recipe.inputs
-    checkpoints = Checkpoints(folder, identity, settings.keep_checkpoints, steering, cluster.is_first, inputs)
-    done, _ = checkpoints.find()  # the history of the run is known from here on
-    with arithmetic(settings.precision), cluster.scope():
-        model = run.recipe.make_model(run.training)
-        if not done and run.recipe.is_new:
-            set_initial_tokens(model, run.training, settings, config.seed)
-            if settings.token_embeddings != "random" and cluster.is_first:
-                _save_directory(run, model.find_published(), run.work / INITIAL, None)
-    facts = config.model_dump(mode="json", include={*run.recipe.facts})
-    best = BestCheckpoint(
-        folder / BEST,
-        identity,
-        lambda step: checkpoints.list_spans(("total_steps",), step),
-        is_chosen,
-        cluster.is_first,
-        inputs,
-    )
-    with cluster.scope(), _track(run, facts) as tracker:
-        compile_pretrainer(model, config, cluster)
-        metrics = _train(run, model, checkpoints, best, tracker)
-        tracker.finish(metrics)
-        inputs.check()  # in each process, which may see other disks
-        if not cluster.is_first:
-            return Contents()
-        _save(run, model.find_published(), metrics | {"parameters": model.find_published().count_params()})
-    earlier = checkpoints.list_earlier(STEERING if is_chosen else ("total_steps",), metrics["steps"])
-    return Contents(facts | ({EARLIER: earlier} if earlier else {}), run.recipe.find_inputs())
-
-
-def _save(run: Run, model: ModelWithHead, metrics: Mapping[str, Any]) -> None:
-    (run.work / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-    card = describe_run(run.config, run.training.manifest, metrics)
-    _save_directory(run, model, run.work / "model", card)
-
-
-def _save_directory(run: Run, model: ModelWithHead, folder: Path, card: Card | None) -> None:
-    cased, tokenizer = run.training.manifest.config["cased"], find_tokenizer_file(run.records)
-    is_vocabulary = tokenizer.name == VOCABULARY_FILE
-    if not is_vocabulary:
-        folder.mkdir(exist_ok=True)
-        copy_tokenizer(tokenizer, cased, folder)
-    save_model_directory(model, folder, tokenizer if is_vocabulary else None, cased, card=card)
-
-
-def _track(run: Run, facts: Mapping[str, Any]) -> Tracker:
-    recipe, config = run.recipe, run.config
-    loggers = config.loggers if run.cluster.is_first else ()
-    key = recipe.find_key(()) if loggers else ""
-    name = f"{config.name}/{recipe.stage.name}"
-    return Tracker(loggers, run.folder, run.folder / CHECKPOINTS, name, recipe.stage.name, key, facts)
-
-
-def _train(run: Run, model, checkpoints: Checkpoints, best: BestCheckpoint, tracker: Tracker) -> dict[str, Any]:
-    settings, training, cluster = run.config.pretraining, run.training, run.cluster
-    share, parts = (cluster.rank, cluster.processes), 1 if cluster.computes_apart else settings.accumulate_batches
-    objective, scores = run.objective, {}
-
-    def evaluate(until_stopped=iter) -> dict[str, float]:
-        batch_size = settings.batch_size // settings.accumulate_batches
-        batches = until_stopped(
-            ordered_batches(run.held_out, batch_size, settings.evaluate_instances, share, objective)
-        )
-        scores.update(score_pretraining(model, batches, objective, cluster))
-        if settings.keep_best and scores:
-            best.offer(model, model.optimizer.steps, scores[f"{objective.main_score}_loss"])
-        return {f"held_out_{name}": value for name, value in scores.items()}
-
-    watch = PlateauWatch(lambda: find_unigram_loss(training), settings, read_log(run.folder))
-
-    def report(line: Mapping[str, Any]) -> None:
-        run.report(objective.name_parts(line))
-        if cluster.is_first and (remark := watch.see(line)):
-            _logger.warning("%s", remark)
-
-    limit = None
-    if settings.minutes is not None:
-        limit = TimeLimit(stage_seconds(settings.minutes), settings.total_steps, model.optimizer.paced)
-    tokens_per_step = settings.batch_size * training.sequence_length
-    masks = len(training[0]["masked_lm_ids"])
-    if settings.masked_fraction is not None:
-        masks = count_masks(training.sequence_length, settings.masked_fraction)
-    operations = run.recipe.count_operations(model, training.sequence_length, masks)
-    seconds = train(
-        model,
-        lambda step: pretraining_dataset(
-            training,
-            settings.batch_size,
-            run.config.seed,
-            step,
-            settings.masking,
-            accumulate_batches=parts,
-            share=share,
-            bag_of_words=settings.bag_of_words > 0,
-            masked_fraction=settings.masked_fraction,
-            objective=objective,
-        ),
-        Borders(
-            settings.total_steps,
-            settings.log_every_steps,
-            settings.evaluate_every_steps,
-            settings.checkpoint_every_steps,
-        ),
-        run.folder,
-        checkpoints,
-        evaluate,
-        tokens_per_step,
-        report,
-        batches_per_step=settings.accumulate_batches,
-        flops_per_step=settings.batch_size * operations,
-        peak_flops=settings.peak_flops,
-        callbacks=run.callbacks,
-        tensorboard=settings.tensorboard,
-        on_begin=tracker.start,
-        cluster=cluster,
-        limit=limit,
-    )
-    last = (read_log(run.folder) or [{"step": settings.total_steps}])[-1]  # only the first process has the whole log
-    steps = last["step"]
-    if limit is not None and steps < settings.total_steps:
-        _logger.warning(
-            "`pretraining.minutes`: %s of %s steps fitted into %g minutes.",
-            *(f"{steps:,}", f"{settings.total_steps:,}", settings.minutes),
-        )
-    cluster.wait()  # until the first process has saved
-    chosen = {"published_step": best.restore(model) or steps} if settings.publish == "best" else {}
-    cluster.wait()
-    # The run may have been killed after the last checkpoint, and a callback may end it at any step.
-    if not scores or run.callbacks or chosen:
-        evaluate()
-    tokens = tokens_per_step * steps
-    return (
-        scores
-        | chosen
-        | {name: last[name] for name in ("skipped_steps",) if name in last}
-        | {
-            "steps": steps,
-            "tokens": tokens,
-            "seconds": round(seconds, 1),
-            "tokens_per_second": round(tokens / seconds),
-        }
-        | ({"devices": cluster.devices} if cluster.devices > 1 else {})
-    )
-
-
-def _check_fit(config: PipelineConfig, training: PretrainingRecords) -> None:
-    if not len(training):
-        raise ValueError("There must be records to train on. Received: none. Give the corpus more documents.")
-    check_positions(training.sequence_length, config.model.max_positions)
-    check_padding(config.model, training.read_tokenizer())
-
-
-FACTS = frozenset({"name", "seed", "backend", "model", "pretraining"})
-
-
-def pretrain(
-    config: PipelineConfig,
-    records: str | Path,
-    output: str | Path,
-    report: Report = print,
-    callbacks: Sequence[keras.callbacks.Callback] = (),
-    initial_model: str | Path | None = None,
-) -> Path:
-    """Pre-train and publish a folder with `model/`, `log.jsonl` and `metrics.json`; return at once if it exists.
-
-    A killed run resumes from its newest checkpoint, to bitwise the same weights.
-
-    Args:
-        config: its sections `model` and `pretraining`, and the seed are used; the objective is that of the records. Its
-            section `distribution` selects the devices; see `distribution.starting`.
-        records: output of `kbf records`, local or remote; see `stores.fetching.fetch`.
-        output: the folder.
-        report: called with every line of the log.
-        callbacks: of Keras or your own. An epoch is the steps from one line of the log to the next; metrics are fetched
-            from the device only at its end. See `training.loop.callbacks` for the calls and their arguments.
-        initial_model: a model directory to continue from, ours or Hugging Face's, with the configured shape and the
-            vocabulary of the records. The optimizer, its schedule, and heads that the directory lacks are new.
-    Raises:
-        FileNotFoundError: a file of the records, or of the initial model, is missing.
-        ValueError: the records are damaged or do not fit the model, the initial model does not fit either, a checkpoint
-            belongs to another run, or an input changes meanwhile.
-        Interrupted: on SIGTERM or SIGINT; run again to resume.
-    """
-    check_local(output)
-    config = resolve_precision(config, keras.backend.backend())
-    records, initial = fetch(records, wait=False), None if initial_model is None else fetch(initial_model)
-    recipe = Recipe(
-        PRETRAINING,
-        config,
-        FACTS,
-        source=initial,
-        is_new=initial is None,
-        objective=None,
-        inputs=hold(records, *([] if initial is None else [initial])),
-        find_key=partial(pretraining_key, config, records, initial),
-        find_inputs=partial(pretraining_inputs, records, initial),
-        find_identity=partial(pretraining_identity, config, records, initial),
-        make_model=partial(_make_model, config, initial),
-        count_operations=partial(_count_operations, config),
-    )
-    return publish_run(recipe, records, output, report, callbacks)
-
-
-def _make_model(config: PipelineConfig, initial_model: Path | None, training: PretrainingRecords) -> ModelWithHead:
-    settings, objective = config.pretraining, training.objective
-    if initial_model is not None:
-        return load_initial_model(initial_model, config.model, objective, settings)
-    return make_pretrainer(config.model, training.manifest.config["vocabulary_size"], objective, settings)
-
-
-def _count_operations(config: PipelineConfig, model: ModelWithHead, length: int, masks: int) -> int:
-    """Count the training FLOPs of one sequence; see `models.flops`."""
-    shape, settings = model.backbone.shape, config.pretraining
-    flops = count_flops(
-        shape,
-        length,
-        masks,
-        use_pooler=model.backbone.use_pooler,
-        bag_of_words=settings.bag_of_words > 0,
-        generator=getattr(model, "generator_shape", None),
-    )
-    return flops.training
