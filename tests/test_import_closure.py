@@ -187,11 +187,11 @@ def test_closures_hold_what_a_result_depends_on_and_no_more():
     rooms = {name: set(map(room_of, modules)) for name, modules in closures().items()}
     assert {"text", "records", "data", "models", "layers", "training"} <= rooms["pretraining"]
     assert {"text", "records", "tasks", "training"} <= rooms["finetuning"] and "prediction" in rooms["evaluation"]
-    assert not {"tasks", "evaluation", "prediction", "doctor"} & rooms["pretraining"]
+    assert not {"tasks", "evaluation", "prediction", "checks"} & rooms["pretraining"]
     for stage in ("corpus", "vocabulary", "records"):
         assert not {"models", "layers", "training", "tasks", "data", "conversion"} & rooms[stage]
-    assert not {"cli", "doctor", "progress"} & set().union(*rooms.values())
-    assert "keras_bert_flow.text.masking" not in closures()["vocabulary"]
+    assert not {"cli", "checks"} & set().union(*rooms.values())
+    assert "keras_bert_flow.records.example" not in closures()["vocabulary"]
     assert "keras_bert_flow.tasks.classification.classification" in closures()["finetuning"]
 
 
