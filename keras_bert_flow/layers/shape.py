@@ -53,7 +53,7 @@ class EncoderShape:
     mlm_layer_norm_epsilon: float | None = None
     num_pieces: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_heads(self.hidden_dim, self.num_heads)
 
     @property

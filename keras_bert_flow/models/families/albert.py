@@ -30,7 +30,7 @@ class AlbertShape(EncoderShape):
     num_groups: int = 1
     sharing: str = "all"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.num_groups <= self.num_layers:
             raise ValueError(

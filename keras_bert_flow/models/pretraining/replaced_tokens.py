@@ -1,10 +1,12 @@
 """Replaced token detection (ELECTRA): detect which tokens a small masked LM has replaced."""
 
+from typing import Any
+
 import keras
 
 from keras_bert_flow.layers.dense import Dense, get_activation, truncated_normal
 from keras_bert_flow.layers.heads import ReplaceTokens, Verdicts
-from keras_bert_flow.models.backbone import BlockStack, refuse_pooler
+from keras_bert_flow.models.backbone import Backbone, BlockStack, refuse_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.losses import BinaryTokenAccuracy, BinaryTokenLoss
@@ -34,7 +36,7 @@ class ReplacedTokenDetector(ModelWithHead):
     saved_as = SAVED_AS
     default_rate = 1e-4
 
-    def __init__(self, backbone, name="replaced_token_detector"):
+    def __init__(self, backbone: Backbone, name: str = "replaced_token_detector") -> None:
         refuse_pooler(backbone)
         if backbone.family not in FAMILIES:
             raise ValueError(
@@ -52,10 +54,10 @@ class ReplacedTokenDetector(ModelWithHead):
         logits = project(backbone, hidden, 1, "replaced", truncated_normal)
         super().__init__(backbone, inputs, logits[..., 0], name)
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return BinaryTokenLoss()
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return [BinaryTokenAccuracy(name="accuracy")]
 
 
@@ -86,7 +88,13 @@ class ReplacedTokenPretrainer(ModelWithHead):
     has_one_width = True
     settings = ("generator_size", "replaced_token_weight")
 
-    def __init__(self, backbone, generator_size=0.25, replaced_token_weight=50.0, name="replaced_token_pretrainer"):
+    def __init__(
+        self,
+        backbone: Backbone,
+        generator_size: float = 0.25,
+        replaced_token_weight: float = 50.0,
+        name: str = "replaced_token_pretrainer",
+    ) -> None:
         detector = ReplacedTokenDetector(backbone)
         inputs = make_inputs("mask_positions", "mask_ids")
         draws = inputs["replacement_draws"] = keras.Input((None,), dtype="float32", name="replacement_draws")
@@ -112,19 +120,19 @@ class ReplacedTokenPretrainer(ModelWithHead):
         self.generator_size, self.replaced_token_weight = generator_size, replaced_token_weight
         self.default_loss_weights = {"mlm": 1.0, "rtd": replaced_token_weight}
 
-    def find_published(self):
+    def find_published(self) -> "ModelWithHead":
         return self.detector
 
-    def list_matrices(self):
+    def list_matrices(self) -> dict[str, int]:
         return super().list_matrices() | {
             path: heads for block in self.generator_blocks for path, heads in block.list_matrices().items()
         }
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return {"mlm": token_loss(), "rtd": token_loss()}
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return {"mlm": [token_accuracy()], "rtd": [token_accuracy()]}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {name: getattr(self, name) for name in self.settings}
