@@ -123,6 +123,13 @@ class Backbone(ReentrantModel):
         sizes: fields of the family's shape: see `layers.shape.EncoderShape`. They are attributes of the backbone.
     Raises:
         ValueError: `family` or `hidden_act` is unknown, or `hidden_dim` is not divisible by `num_heads`.
+    Example:
+        >>> backbone = kbf.Backbone.from_size("tiny", vocabulary_size=100, family="albert")
+        >>> token_ids = np.array([[2, 7, 8, 3]])
+        >>> inputs = {"token_ids": token_ids, "segment_ids": token_ids * 0, "padding_mask": token_ids * 0 + 1}
+        >>> outputs = backbone.predict(inputs, verbose=0)
+        >>> outputs["sequence_output"].shape, outputs["pooled_output"].shape
+        ((1, 4, 128), (1, 128))
     """
 
     saved_as = SavedAs("Model", "encoder", use_pooler=None)
@@ -257,6 +264,12 @@ class BertBackbone(Backbone):
     """A `Backbone` of the family `bert`.
 
     Source: Devlin et al. 2019, section 3; arXiv:1810.04805.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=30522)
+        >>> backbone.num_layers, backbone.hidden_dim
+        (2, 128)
+        >>> f"{backbone.count_params():,}"
+        '4,385,920'
     """
 
     only_family = "bert"

@@ -25,7 +25,14 @@ class SquaredError(keras.losses.Loss):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TagLoss(TokenLoss):
-    """Cross-entropy of the labelled tokens; a label below 0, such as -1 or -100, means none and has weight 0."""
+    """Cross-entropy of the labelled tokens; a label below 0, such as -1 or -100, means none and has weight 0.
+
+    Example:
+        >>> labels = np.array([[1, 0, -100]])  # the last token has no label
+        >>> logits = np.array([[[0, 0], [0, 0], [9, -9]]], "float32")
+        >>> round(float(kbf.TagLoss()(labels, logits)), 4)
+        0.6931
+    """
 
     def __init__(self, reduction: str = "mean_with_sample_weight", **kwargs: Any) -> None:
         super().__init__(reduction=reduction, **kwargs)

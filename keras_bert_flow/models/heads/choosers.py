@@ -25,6 +25,12 @@ class MultipleChoice(ModelWithHead):
     Raises:
         ValueError: the backbone has no pooler.
     Source: Devlin et al. 2019, section 4.4 (SWAG).
+    Example:
+        >>> model = kbf.MultipleChoice.from_preset("model")
+        >>> texts = model.preprocessor([("the film was", "fine"), ("the film was", "house")])
+        >>> inputs = {name: values[np.newaxis] for name, values in texts.items()}  # one row of two choices
+        >>> model.predict(inputs, verbose=0).shape
+        (1, 2)
     """
 
     saved_as = SavedAs("ForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1))
@@ -70,6 +76,13 @@ class QuestionAnswerer(ModelWithHead):
     Raises:
         ValueError: the backbone has a pooler.
     Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, `create_model`.
+    Example:
+        >>> model = kbf.QuestionAnswerer.from_preset("model")
+        >>> model.compile()
+        >>> inputs = model.preprocessor([("the film", "the film was fine")])  # the question, then the text
+        >>> history = model.fit(inputs, {"start": np.array([7]), "end": np.array([7])}, verbose=0)
+        >>> sorted(model.predict(inputs, verbose=0))
+        ['end', 'start']
     """
 
     saved_as = SavedAs("ForQuestionAnswering", "question answerer", SPAN_HEAD, use_pooler=False, outputs=(2, 2))

@@ -101,6 +101,13 @@ class TokenClassifier(ModelWithClasses):
     Raises:
         ValueError: there are fewer than two tags, not `num_classes` labels, or the backbone has a pooler.
     Source: Devlin et al. 2019, section 5.3.
+    Example:
+        >>> tagger = kbf.TokenClassifier.from_preset("model", labels=["O", "B-PER", "I-PER"])
+        >>> tagger.compile()
+        >>> inputs = tagger.preprocessor(["the film was fine"])
+        >>> labels = np.full(inputs["token_ids"].shape, -100)
+        >>> labels[:, 1:5] = 0  # the words; -100 means that a token has no label
+        >>> history = tagger.fit(inputs, labels, verbose=0)
     """
 
     saved_as = SavedAs("ForTokenClassification", "token classifier", CLASSIFIER_HEAD, use_pooler=False, options=CLASSES)
@@ -205,6 +212,12 @@ class TextClassifier(ModelWithClasses):
     Raises:
         ValueError: there are fewer than two classes, not `num_classes` labels, or `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1; google-research/bert, run_classifier.py, `create_model`.
+    Example:
+        >>> classifier = kbf.TextClassifier.from_preset("model", labels=["negative", "positive"])
+        >>> classifier.compile()
+        >>> history = classifier.fit(["the film was fine", "a dull story"], ["positive", "negative"], verbose=0)
+        >>> classifier.predict(["a fine story"], verbose=0).shape
+        (1, 2)
     """
 
     saved_as = SavedAs(
@@ -262,6 +275,12 @@ class MultiLabelClassifier(ModelWithClasses):
             pooler, and it is the default where there is one; elsewhere `mean` is.
     Raises:
         ValueError: there are no classes, not `num_classes` labels, or `pooling` does not fit the backbone.
+    Example:
+        >>> classifier = kbf.MultiLabelClassifier.from_preset("model", labels=["funny", "sad", "long"])
+        >>> classifier.compile()
+        >>> history = classifier.fit(["a sad film", "a long story"], np.array([[0, 1, 0], [0, 0, 1]]), verbose=0)
+        >>> classifier.predict(["a fine story"], verbose=0).shape
+        (1, 3)
     """
 
     saved_as = SavedAs(
@@ -317,6 +336,13 @@ class TextRegressor(ModelWithHead):
     Raises:
         ValueError: `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1 (STS-B).
+    Example:
+        >>> regressor = kbf.TextRegressor.from_preset("model")
+        >>> regressor.compile()
+        >>> pairs = [("the film was fine", "a fine film"), ("the film was fine", "a dull story")]
+        >>> history = regressor.fit(pairs, np.array([4.5, 1.0]), verbose=0)
+        >>> regressor.predict(pairs, verbose=0).shape
+        (2,)
     """
 
     saved_as = SavedAs(

@@ -30,6 +30,11 @@ class TextEmbedder(ModelWithHead):
     Raises:
         ValueError: `pooling` is none of these, or the backbone has a pooler.
     Source: Reimers and Gurevych 2019, section 3; arXiv:1908.10084.
+    Example:
+        >>> embedder = kbf.TextEmbedder.from_preset("model", pooling="mean", normalize=True)
+        >>> first, second = embedder.predict(["the film was fine", "the film was fine"], verbose=0)
+        >>> round(float(first @ second), 3)
+        1.0
     """
 
     saved_as = SavedAs("Model", "embedder", use_pooler=False, options=POOLING)
@@ -86,6 +91,13 @@ class PairEmbedder(ModelWithHead):
         pooling, normalize: as for `TextEmbedder`; neither objective depends on `normalize`.
     Raises:
         ValueError: `objective` or `pooling` is unknown, `scale` is not above 0, or the backbone has a pooler.
+    Example:
+        >>> model = kbf.PairEmbedder.from_preset("model", objective="contrastive")
+        >>> model.compile()
+        >>> texts = model.preprocessor(["a fine film", "a good film", "a dull story", "a slow story"])
+        >>> inputs = {name: values.reshape(2, 2, -1) for name, values in texts.items()}  # two rows of a pair
+        >>> history = model.fit(inputs, np.array([[0, 1], [2, 3]]), verbose=0)
+        >>> embedder = model.make_embedder()
     """
 
     saved_as = SavedAs("Model", "embedder", use_pooler=False, options=("objective", "scale", *POOLING))

@@ -30,6 +30,12 @@ class BagOfWordsPretrainer(ModelWithHead):
         weight: of the additional loss; the others have weight 1.
     Source: Ma et al. 2024, arXiv:2401.11248, who predict all words of a passage from [CLS]. Here the mean predicts the
         masked words, which the encoder has not seen.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=50, use_pooler=False)
+        >>> model = kbf.BagOfWordsPretrainer(kbf.MaskedLM(backbone), weight=0.5)
+        >>> model.output["words"].shape
+        (None, 1, 50)
+        >>> batches = kbf.pretraining_dataset("records", batch_size=4, bag_of_words=True)
     """
 
     default_rate = 1e-4

@@ -93,6 +93,12 @@ class Distiller(ModelWithHead):
         ValueError: the vocabularies or the widths differ.
     Source: Sanh et al. 2019, section 3, arXiv:1910.01108. Here soft targets are computed for masked tokens only, since
         only these are projected to the vocabulary.
+    Example:
+        >>> teacher = kbf.MaskedLM(kbf.BertBackbone.from_size("tiny", 50, use_pooler=False))
+        >>> student = kbf.MaskedLM(kbf.BertBackbone.from_size("tiny", 50, use_pooler=False, num_layers=1))
+        >>> model = kbf.Distiller(student, teacher)
+        >>> sorted(model.output)
+        ['hidden', 'mlm', 'soft']
     """
 
     default_rate = 5e-4

@@ -70,6 +70,13 @@ class MaskedLM(ModelWithHead):
     Raises:
         ValueError: the backbone has a pooler, which would not be trained.
     Source: Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019 (RoBERTa), section 4.2, arXiv:1907.11692.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=50, use_pooler=False)
+        >>> model = kbf.MaskedLM(backbone)
+        >>> token_ids = np.array([[2, 7, 4, 3]])
+        >>> inputs = {"token_ids": token_ids, "segment_ids": token_ids * 0, "padding_mask": token_ids * 0 + 1}
+        >>> model.predict(inputs | {"mask_positions": np.array([[2]])}, verbose=0)["mlm"].shape
+        (1, 1, 50)
     """
 
     saved_as = SavedAs("ForMaskedLM", "masked LM", MASKED_LM_HEAD, use_pooler=False, is_of_task=False)
@@ -115,6 +122,13 @@ class BertPretrainer(ModelWithHead):
     Raises:
         ValueError: the backbone has no pooler.
     Source: Devlin et al. 2019, section 3.1; google-research/bert, run_pretraining.py.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=50)
+        >>> model = kbf.BertPretrainer(backbone)
+        >>> model.compile(kbf.adamw(learning_rate=1e-4, total_steps=2))
+        >>> history = model.fit(kbf.pretraining_dataset("records", batch_size=4), steps_per_epoch=2, verbose=0)
+        >>> list(history.history)
+        ['loss', 'mlm_accuracy', 'mlm_loss', 'nsp_accuracy', 'nsp_loss']
     """
 
     saved_as = SavedAs("ForPreTraining", "pre-trainer", MASKED_LM_HEAD | PAIRS_HEAD, is_of_task=False)

@@ -31,6 +31,12 @@ class ReplacedTokenDetector(ModelWithHead):
     Raises:
         ValueError: another family, or a pooler.
     Source: Clark et al. 2020, section 2; arXiv:2003.10555.
+    Example:
+        >>> model = kbf.ReplacedTokenDetector(kbf.Backbone.from_size("tiny", 50, family="electra"))
+        >>> token_ids = np.array([[2, 7, 8, 3]])
+        >>> inputs = {"token_ids": token_ids, "segment_ids": token_ids * 0, "padding_mask": token_ids * 0 + 1}
+        >>> model.predict(inputs, verbose=0).shape
+        (1, 4)
     """
 
     saved_as = SAVED_AS
@@ -81,6 +87,13 @@ class ReplacedTokenPretrainer(ModelWithHead):
     Raises:
         ValueError: as for `ReplacedTokenDetector`.
     Source: Clark et al. 2020, sections 2, 3.1 and 3.2; google-research/electra, pretrain_model.py.
+    Example:
+        >>> backbone = kbf.Backbone.from_size("tiny", vocabulary_size=50, family="electra")
+        >>> model = kbf.ReplacedTokenPretrainer(backbone, generator_size=0.5)
+        >>> model.generator_shape.hidden_dim, model.detector.backbone.hidden_dim
+        (64, 128)
+        >>> model.output["mlm"].shape, model.output["rtd"].shape
+        ((None, None, 50), (None, None, 2))
     """
 
     saved_as = SAVED_AS
