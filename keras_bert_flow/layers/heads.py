@@ -270,9 +270,9 @@ class ReplaceTokens(keras.layers.Layer):
         }
 
 
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
-class Verdicts(keras.layers.Layer):
-    """Convert the logits of "replaced" into two-class logits, wrong and right verdict, so that every label is 1.
+@keras.saving.register_keras_serializable(package="keras_bert_flow", name="Verdicts")  # the name in saved files
+class DetectionLogits(keras.layers.Layer):
+    """Convert the logits of "replaced" into two-class logits, incorrect and correct, so that every label is 1.
 
     The loss is then a classification loss whose labels are known before the tokens are sampled.
 
@@ -287,8 +287,8 @@ class Verdicts(keras.layers.Layer):
         pass
 
     def call(self, logits: Tensor, is_replaced: Tensor) -> Tensor:
-        right = ops.where(is_replaced, logits, -logits)
-        return ops.stack([ops.zeros_like(right), right], axis=-1)
+        correct = ops.where(is_replaced, logits, -logits)
+        return ops.stack([ops.zeros_like(correct), correct], axis=-1)
 
     def compute_output_shape(self, logits_shape: Shape, is_replaced_shape: Shape | None = None) -> Shape:
         return (*logits_shape, 2)

@@ -12,7 +12,7 @@ from keras_bert_flow.by_name import load_by_name, load_public
 from keras_bert_flow.layers.attention import PackTokens, UnpackTokens
 from keras_bert_flow.layers.dense import Dense, TokenEmbedding, truncated_normal
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.family import BLOCK, DEFAULT, WIDENING, Family, find_family
+from keras_bert_flow.models.families.family import BLOCK, DEFAULT, EMBEDDING_PROJECTION, Family, find_family
 from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.saved_as import SavedAs
 from keras_bert_flow.models.sizes import get_size
@@ -47,14 +47,16 @@ class BlockStack:
     Attributes:
         layers: a block for each layer; layers with the same block share its weights.
         blocks: the distinct blocks, from the lowest up.
-        widening: the dense layer below them; None if the embeddings are as wide as the blocks.
+        embedding_projection: the dense layer below them; None if the embeddings are as wide as the blocks.
     """
 
     def __init__(self, family: Family, shape: EncoderShape, dtype: Any, prefix: str = "") -> None:
-        self.widening = None
-        if shape.widens_embeddings:
+        self.embedding_projection = None
+        if shape.projects_embeddings:
             initializer = truncated_normal(shape.initializer_range)
-            self.widening = Dense(shape.hidden_dim, kernel_initializer=initializer, dtype=dtype, name=prefix + WIDENING)
+            self.embedding_projection = Dense(
+                shape.hidden_dim, kernel_initializer=initializer, dtype=dtype, name=prefix + EMBEDDING_PROJECTION
+            )
         self.layers = load_by_name(family.blocks)(shape, dtype, prefix + BLOCK)
         self.blocks = list(dict.fromkeys(self.layers))
         self._packing = PackTokens(dtype=dtype.name, name=f"{prefix}pack_tokens")
@@ -69,7 +71,7 @@ class BlockStack:
             embedded: output of the embeddings, (batch, length, embedding).
             padding_mask: int, (batch, length). 1 for a real token.
         """
-        hidden = embedded if self.widening is None else self.widening(embedded)
+        hidden = embedded if self.embedding_projection is None else self.embedding_projection(embedded)
         hidden_states = [hidden]
         hidden = self._packing(hidden, padding_mask)
         for block in self.layers:
@@ -182,7 +184,7 @@ class Backbone(ReentrantModel):
         self.shape = shape
         self.hidden_states = hidden_states
         self.blocks = stack.blocks
-        self.widening = stack.widening
+        self.embedding_projection = stack.embedding_projection
         for field, value in shape.describe().items():
             setattr(self, field, value)
 
@@ -214,7 +216,11 @@ class Backbone(ReentrantModel):
 
         The pooler has no depth. Weights shared by several blocks have the depth of the lowest.
         """
-        lowest = [self.token_embedding, self.get_layer("embeddings"), *([self.widening] if self.widening else [])]
+        lowest = [
+            self.token_embedding,
+            self.get_layer("embeddings"),
+            *([self.embedding_projection] if self.embedding_projection else []),
+        ]
         parts = [lowest, *([block] for block in self.blocks)]
         lowest_last = reversed([*enumerate(parts)])
         return {weight.path: depth for depth, layers in lowest_last for layer in layers for weight in layer.weights}

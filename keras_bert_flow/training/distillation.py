@@ -46,8 +46,8 @@ def copy_layers(teacher: MaskedLM, student: MaskedLM) -> None:
     chosen = [per_layer[number * theirs.num_layers // len(ours.blocks)] for number in range(len(ours.blocks))]
     pairs = [(theirs.token_embedding, ours.token_embedding), *zip(chosen, ours.blocks, strict=True)]
     pairs += [(teacher.get_layer(name), student.get_layer(name)) for name in ("mlm_transform", "mlm")]
-    if ours.widening is not None and theirs.widening is not None:
-        pairs.append((theirs.widening, ours.widening))
+    if ours.embedding_projection is not None and theirs.embedding_projection is not None:
+        pairs.append((theirs.embedding_projection, ours.embedding_projection))
     for source, target in pairs:
         for value, variable in zip(source.weights, target.weights, strict=True):
             variable.assign(np.array(read_variable(value)))

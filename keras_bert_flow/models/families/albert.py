@@ -51,7 +51,7 @@ class AlbertShape(EncoderShape):
         return SHARED_PARTS[self.sharing]
 
     @property
-    def widens_embeddings(self) -> bool:
+    def projects_embeddings(self) -> bool:
         return True
 
     @property

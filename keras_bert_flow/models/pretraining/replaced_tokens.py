@@ -5,7 +5,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.layers.dense import Dense, get_activation, truncated_normal
-from keras_bert_flow.layers.heads import ReplaceTokens, Verdicts
+from keras_bert_flow.layers.heads import DetectionLogits, ReplaceTokens
 from keras_bert_flow.models.backbone import Backbone, BlockStack, refuse_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.families.family import find_family
@@ -77,7 +77,7 @@ class ReplacedTokenPretrainer(ModelWithHead):
     Inputs: those of the backbone; `mask_positions` and `mask_ids`, int32, (batch, masks_per_sequence); and
     `replacement_draws`, float32, (batch, masks_per_sequence), uniform in [0, 1), which determine the replacements.
     Outputs, float32 logits: `mlm` of the generator, (batch, masks_per_sequence, vocabulary), and `rtd`, (batch, length,
-    2), of a wrong and a right verdict: all labels are 1, with weight 1 for real tokens.
+    2), of an incorrect and a correct detection: all labels are 1, with weight 1 for real tokens.
 
     Args:
         backbone: of the detector.
@@ -126,7 +126,7 @@ class ReplacedTokenPretrainer(ModelWithHead):
                 "padding_mask": inputs["padding_mask"],
             }
         )
-        rtd = Verdicts(dtype="float32", name="rtd")(logits, replaced["is_replaced"])
+        rtd = DetectionLogits(dtype="float32", name="rtd")(logits, replaced["is_replaced"])
         super().__init__(backbone, inputs, {"mlm": mlm, "rtd": rtd}, name)
         self.detector = detector
         self.generator_blocks, self.generator_shape = generator.blocks, shape
