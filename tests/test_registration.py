@@ -10,7 +10,7 @@ import keras
 import pytest
 
 import keras_bert_flow
-from keras_bert_flow.registration import PACKAGE, REGISTERED
+from keras_bert_flow.registration import PACKAGE, REGISTERED, RENAMED
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.any_backend
@@ -37,6 +37,7 @@ def test_registered_names_every_class_that_registers_itself():
         for registered, name in names.items():
             known = getattr(import_module(f"{PACKAGE}.{home}"), name)
             assert keras.saving.get_registered_object(f"{PACKAGE}>{registered}") is known
+            assert RENAMED.get(registered, registered) == name
 
 
 def test_import_loads_no_backend_and_no_own_module():

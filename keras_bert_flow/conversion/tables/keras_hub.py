@@ -89,8 +89,8 @@ class HubFamily:
         prefix: prefix of the classes, such as `Bert` in `BertBackbone`.
         module: module under `keras_hub.src.models`.
         settings: fields of the shape → arguments of the backbone.
-        embeddings: our layers → KerasHub's in the backbone; the layers of the pooler and of `EMBEDDING_PROJECTION` are numbered in
-            the order of the model.
+        embeddings: our layers → KerasHub's in the backbone; the layers of the pooler and of `EMBEDDING_PROJECTION` are
+            numbered in the order of the model.
         has_pooler: whether the backbone has a pooler.
         hidden_act, layer_norm_epsilon: of the encoder; its class takes no others.
         mlm_hidden_act: activation of the masked-LM head.

@@ -7,9 +7,8 @@ from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.shape import EncoderShape
 
 BLOCK = "encoder_block_"  # prefix of the name of a block, followed by its number
-EMBEDDING_PROJECTION = (
-    "widening"  # name of the dense layer between embeddings and blocks of other widths, in weight files
-)
+# The dense layer between embeddings and blocks of another width. Weight paths contain the name.
+EMBEDDING_PROJECTION = "widening"
 MODEL_AXIS = "model"  # mesh axis that weights are sharded over, among the devices of one copy of the model
 
 # Each device gets whole attention heads: the columns of `query_key_value` are ordered (heads, 3, head_dim), the rows
