@@ -1,10 +1,12 @@
-"""Write docs/reference/: every command and every setting, from the code.
+"""Write docs/reference/: every command, every setting and every public name of Python, from the code.
 
     python docs/make_reference.py            # after a change; a test compares what is there
 
-Nothing here knows a command or a setting by name.
+Nothing here knows a command, a setting or a public name.
 """
 
+import ast
+import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import typer.main
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+import keras_bert_flow as kbf
 from keras_bert_flow.cli import app
 from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.limits import Settings
@@ -130,6 +133,72 @@ def describe_value(value: Any) -> str:
     return "" if value in (None, False, (), []) or callable(value) else f"`{value}`"
 
 
+def describe_names() -> str:
+    """Return a page with a section for each public name: its arguments, its docstring and its example.
+
+    It is read from the source: to import the names would import a backend.
+    """
+    lines = [
+        MADE,
+        "# Python",
+        "",
+        "The public names of `import keras_bert_flow as kbf`. A test runs the examples, where `np` is NumPy and the "
+        "working directory has `run.yaml`, a configuration; `records`, made by `kbf records`; `model`, a pre-trained "
+        "model directory; `classifier`, a fine-tuned one; `reviews.tsv`, a table with the columns `text` and `label`; "
+        "`texts.txt`, a text per line; `pairs.jsonl`, minimal pairs; and in `runs` the results of `kbf run run.yaml`.",
+        "",
+    ]
+    for name in kbf.__all__:
+        path = Path(kbf.__file__).parent.joinpath(*kbf._HOMES[name].split(".")).with_suffix(".py")
+        found = {
+            node.name: node  # of an overloaded function the last, with its docstring
+            for node in ast.parse(path.read_text(encoding="utf-8")).body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        }
+        docstring = ast.get_docstring(found[name]) or ""
+        lines += [f"## {name}", "", *write_signature(name, found), *write_docstring(docstring), ""]
+    return "\n".join(lines)
+
+
+def write_signature(name: str, found: dict[str, ast.ClassDef | ast.FunctionDef]) -> list[str]:
+    """Write a call with the arguments of a function or a class, whose constructor may be that of a base class."""
+    node: Any = found[name]
+    while isinstance(node, ast.ClassDef):
+        methods = {part.name: part for part in node.body if isinstance(part, ast.FunctionDef)}
+        bases = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id in found]
+        node = methods.get("__init__") or (found[bases[0]] if bases else None)
+    if node is None:
+        return []
+    arguments = node.args
+    for argument in [*arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]:
+        if argument is not None:
+            argument.annotation = None
+    if arguments.args and arguments.args[0].arg == "self":
+        del arguments.args[0]
+    return ["```", f"kbf.{name}({ast.unparse(arguments)})", "```", ""]
+
+
+def write_docstring(docstring: str) -> list[str]:
+    """Write a docstring as Markdown: arguments as a list, the example as a block."""
+    before, _, example = docstring.partition("\nExample:\n")
+    lines: list[str] = []
+    section = ""
+    for line in before.strip().splitlines():
+        if re.fullmatch(r"(Call arguments|Args|Returns|Raises|Attributes):", line):
+            section = line[:-1]
+            lines += [*([""] if lines[-1] else []), f"**{section}**", ""]
+        elif section and re.match(r"    \S", line) and section != "Returns":
+            lines.append(re.sub(r"^    ([\w, *]+): ", r"- `\1`: ", line) if ": " in line else f"- {line.strip()}")
+        elif section and line.startswith("    "):
+            lines.append(line.strip() if section == "Returns" else f"  {line.strip()}")
+        else:
+            section = ""
+            lines += [*([""] if line.startswith("Source:") and lines[-1] else []), line.strip()]
+    if example:
+        lines += ["", "```pycon", *inspect.cleandoc(example).splitlines(), "```"]
+    return lines
+
+
 def row(*cells: str) -> str:
     return "| " + " | ".join(clean(cell).replace("|", r"\|") for cell in cells) + " |"
 
@@ -138,7 +207,7 @@ def clean(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-PAGES = {"commands.md": describe_commands, "settings.md": describe_settings}
+PAGES = {"commands.md": describe_commands, "settings.md": describe_settings, "python.md": describe_names}
 
 
 def main() -> None:

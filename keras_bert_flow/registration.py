@@ -59,6 +59,8 @@ REGISTERED = {
     "training.optimizers.guard": ("GuardedOptimizer",),
     "training.optimizers.schedules": ("WarmupDecay", "PacedSteps", "AccumulatedSteps"),
 }
+# registered name → name of the class, where saved files have an earlier one
+RENAMED = {"Verdicts": "DetectionLogits"}
 
 
 class _StandIn:
@@ -68,7 +70,7 @@ class _StandIn:
 
     @classmethod
     def from_config(cls, config):
-        return getattr(importlib.import_module(cls.home), cls.__name__).from_config(config)
+        return getattr(importlib.import_module(cls.home), RENAMED.get(cls.__name__, cls.__name__)).from_config(config)
 
     def get_config(self):
         raise NotImplementedError

@@ -6,10 +6,11 @@ from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
+import keras
 import pytest
 
 import keras_bert_flow
-from keras_bert_flow.registration import PACKAGE, REGISTERED
+from keras_bert_flow.registration import PACKAGE, REGISTERED, RENAMED
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.any_backend
@@ -27,10 +28,16 @@ def run(code):
 def test_registered_names_every_class_that_registers_itself():
     root, found = Path(keras_bert_flow.__file__).parent, {}
     for path in root.rglob("*.py"):
-        if names := re.findall(r"register_keras_serializable\(.*\)\nclass (\w+)", path.read_text(encoding="utf-8")):
-            found[".".join(path.relative_to(root).with_suffix("").parts)] = tuple(names)
-    assert found == REGISTERED
-    assert all(getattr(import_module(f"{PACKAGE}.{home}"), name) for home in found for name in found[home])
+        pattern = r"register_keras_serializable\((.*)\).*\nclass (\w+)"
+        if classes := re.findall(pattern, path.read_text(encoding="utf-8")):
+            home = ".".join(path.relative_to(root).with_suffix("").parts)
+            found[home] = {(re.findall(r'name="(\w+)"', how) or [name])[0]: name for how, name in classes}
+    assert {home: tuple(names) for home, names in found.items()} == REGISTERED
+    for home, names in found.items():
+        for registered, name in names.items():
+            known = getattr(import_module(f"{PACKAGE}.{home}"), name)
+            assert keras.saving.get_registered_object(f"{PACKAGE}>{registered}") is known
+            assert RENAMED.get(registered, registered) == name
 
 
 def test_import_loads_no_backend_and_no_own_module():

@@ -9,7 +9,7 @@ import keras
 import numpy as np
 
 
-def take_batches(batches, has_one_width=False):
+def take_batches(batches: Any, has_one_width: bool = False) -> Any:
     """Convert a Grain dataset to a `tf.data.Dataset` on TensorFlow; return anything else unchanged.
 
     Keras infers the shapes of all batches from the first two. If those have the same width, a later batch of another
@@ -24,7 +24,7 @@ def take_batches(batches, has_one_width=False):
     if not isinstance(batches, grain.IterDataset):
         return batches
 
-    def describe(values):
+    def describe(values: np.ndarray) -> Any:
         widths = values.shape[1:] if has_one_width else [None] * (values.ndim - 1)
         return tensorflow.TensorSpec([None, *widths], values.dtype)
 
@@ -32,7 +32,7 @@ def take_batches(batches, has_one_width=False):
     return without_autotuning(tensorflow.data.Dataset.from_generator(lambda: iter(batches), output_signature=signature))
 
 
-def without_autotuning(dataset):
+def without_autotuning(dataset: Any) -> Any:
     """Disable the autotuning of a `tf.data.Dataset`.
 
     There is nothing to tune, since Grain has its own threads. On two cores autotuning doubled the step time of two in
@@ -71,7 +71,7 @@ def check_source(x: Any, y: Any, sample_weight: Any, check: Callable[[Any, Any, 
     """
     import grain
 
-    def look(batch):
+    def look(batch: Any) -> Any:
         check(*keras.utils.unpack_x_y_sample_weight(batch))
         return batch
 
@@ -96,7 +96,7 @@ def check_source(x: Any, y: Any, sample_weight: Any, check: Callable[[Any, Any, 
 def _on_host(values: Any) -> Any:
     """Return arrays that are given all at once as NumPy, also from a device: one wait for all steps."""
 
-    def convert(value):
+    def convert(value: Any) -> Any:
         is_there = value is None or as_host_array(value) is not None
         return value if is_there or not keras.ops.is_tensor(value) else keras.ops.convert_to_numpy(value)
 
@@ -104,24 +104,24 @@ def _on_host(values: Any) -> Any:
 
 
 class _CheckedDataset(keras.utils.PyDataset):
-    def __init__(self, dataset: keras.utils.PyDataset, look: Callable):
+    def __init__(self, dataset: keras.utils.PyDataset, look: Callable) -> None:
         super().__init__(dataset.workers, dataset.use_multiprocessing, dataset.max_queue_size)
         self._dataset, self._look = dataset, look
 
     @property
-    def num_batches(self):
+    def num_batches(self) -> int | None:
         return self._dataset.num_batches
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._dataset)
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> Any:
         return self._look(self._dataset[index])
 
-    def on_epoch_begin(self):
+    def on_epoch_begin(self) -> None:
         self._dataset.on_epoch_begin()
 
-    def on_epoch_end(self):
+    def on_epoch_end(self) -> None:
         self._dataset.on_epoch_end()
 
 
@@ -129,11 +129,11 @@ def _check_tensorflow(dataset: Any, look: Callable) -> Any:
     """Check in the input pipeline, which runs on the host."""
     import tensorflow
 
-    def check(*batch):
+    def check(*batch: Any) -> Any:
         batch = batch[0] if len(batch) == 1 else batch
         flat = tensorflow.nest.flatten(batch)
 
-        def run(*arrays):
+        def run(*arrays: np.ndarray) -> np.int32:
             look(tensorflow.nest.pack_sequence_as(batch, list(arrays)))
             return np.int32(0)
 

@@ -2,12 +2,16 @@
 
 import functools
 import hashlib
+from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.values import Tensor
 
-def is_computable(tensor):
+
+def is_computable(tensor: Tensor) -> bool:
     """Return whether this module supports a tensor: float32, PyTorch, on a CPU, and not within `torch.compile`."""
     if keras.backend.backend() != "torch":
         return False
@@ -16,39 +20,40 @@ def is_computable(tensor):
     return tensor.device.type == "cpu" and tensor.dtype == torch.float32 and not torch.compiler.is_compiling()
 
 
-def best_classes(logits):
+def best_classes(logits: Tensor) -> Tensor:
     """Return the argmax of each row of logits, the first of ties; NumPy is far faster than PyTorch here."""
     import torch
 
     return torch.from_numpy(logits.detach().numpy().argmax(axis=-1))
 
 
-def _make_functions():
+def _make_functions() -> tuple[Any, Any]:
+    """Return the two functions below with their gradients; None on the other backends."""
     if keras.backend.backend() != "torch":
         return None, None
     import torch
 
-    def log_sums(logits, probabilities, origin=0.0):
+    def log_sums(logits: Tensor, probabilities: Tensor, origin: Tensor | float = 0.0) -> Tensor:
         # Computed from the largest logit, whose probability is at least 1 / classes: others may be rounded to 0.
         return logits.amax(-1) - origin - probabilities.amax(-1).log()
 
     class CrossEntropies(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, logits, labels):
+        def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
             labels = labels.long()[:, None]
             probabilities = torch.softmax(logits, -1)
             ctx.save_for_backward(probabilities, labels)
             return log_sums(logits, probabilities, logits.gather(1, labels)[:, 0])
 
         @staticmethod
-        def backward(ctx, gradients):
+        def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
             probabilities, labels = ctx.saved_tensors
             probabilities.mul_(gradients[:, None])
             return probabilities.scatter_add_(1, labels, -gradients[:, None]), None
 
     class Divergences(torch.autograd.Function):
         @staticmethod
-        def forward(ctx, logits, targets, temperature):
+        def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
             logits, targets = logits / temperature, targets / temperature
             shares, guesses = torch.softmax(targets, -1), torch.softmax(logits, -1)
             apart = log_sums(logits, guesses) - log_sums(targets, shares)
@@ -59,7 +64,7 @@ def _make_functions():
             return apart
 
         @staticmethod
-        def backward(ctx, gradients):
+        def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
             (differences,) = ctx.saved_tensors
             return differences.mul_((gradients / ctx.temperature)[..., None]), None, None
 
@@ -69,7 +74,7 @@ def _make_functions():
 _cross_entropies, _divergences = _make_functions()
 
 
-def cross_entropies(logits, labels):
+def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the cross-entropy of each row, -log softmax(logits)[label], (rows,).
 
     PyTorch saves all log-probabilities, exponentiates them again for the gradient, and allocates a tensor of zeros of
@@ -83,7 +88,7 @@ def cross_entropies(logits, labels):
     return _cross_entropies(logits, labels)
 
 
-def divergences(logits, targets, temperature):
+def divergences(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
     """Return the Kullback-Leibler divergence of softmax(logits / temperature) from softmax(targets / temperature).
 
     The result lacks the last axis. Only the difference of the two distributions is saved for the gradient, where
@@ -100,7 +105,7 @@ def divergences(logits, targets, temperature):
 # Fuse a chain of element-wise operations into one pass over memory.
 
 
-def fuse(function):
+def fuse(function: Callable) -> Callable[..., Any]:
     """Compile a function of tensors with XLA on TensorFlow; return it unchanged on the other backends.
 
     Without XLA, TensorFlow passes over memory once per operation and saves each result for the gradient. JAX compiles
@@ -114,7 +119,7 @@ def fuse(function):
     compiled = tensorflow.function(function, jit_compile=True)
 
     @functools.wraps(function)
-    def run(*arguments):
+    def run(*arguments: Tensor) -> Tensor:
         return (function if tensorflow.distribute.has_strategy() else compiled)(*arguments)
 
     return run
@@ -130,7 +135,7 @@ def dropped_steps(rate: float) -> int:
     return min(round(rate * STEPS), STEPS - 1)
 
 
-def _drop_by_hash(inputs, seed, dropped):
+def _drop_by_hash(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
     """Drop values by hashing each value's index with the seed, which XLA fuses with the surrounding operations.
 
     Keras uses threefry on JAX, 20 rounds per value, which take longer than the product of the attention scores.
@@ -144,7 +149,7 @@ def _drop_by_hash(inputs, seed, dropped):
     return ops.cast(ops.where(is_kept, scaled, 0.0), inputs.dtype)
 
 
-def _drop_in_torch(inputs, seed, dropped):
+def _drop_in_torch(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
     """Drop values with four draws from each random number of PyTorch, whose `bernoulli_` takes one number per value."""
     import torch
 
@@ -157,7 +162,7 @@ def _drop_in_torch(inputs, seed, dropped):
     return (inputs * mask) * (STEPS / (STEPS - dropped))
 
 
-def _draw_in_torch(shape, device, seed):
+def _draw_in_torch(shape: Any, device: Any, seed: Tensor) -> Tensor:
     """Return random 16-bit integers, int16."""
     import torch
 
@@ -172,7 +177,7 @@ def _draw_in_torch(shape, device, seed):
 drop_values = _drop_in_torch if keras.backend.backend() == "torch" else fuse(_drop_by_hash)
 
 
-def _mix(x):
+def _mix(x: Tensor) -> Tensor:
     """Hash 32-bit integers.
 
     Source: Ellis 2018, "Prospecting for Hash Functions", `lowbias32`: flipping an input bit flips each output bit with
@@ -183,9 +188,9 @@ def _mix(x):
     return _xor(x, ops.right_shift(x, _word(16)))
 
 
-def _xor(x, y):
+def _xor(x: Tensor, y: Tensor) -> Tensor:
     return ops.bitwise_xor(x, y)
 
 
-def _word(value):
+def _word(value: int) -> Tensor:
     return ops.convert_to_tensor(value, "uint32")

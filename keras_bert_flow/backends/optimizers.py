@@ -2,16 +2,20 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import keras
 from keras import ops
 
 from keras_bert_flow.backends.fused import fuse
 from keras_bert_flow.backends.products import product_dtype
+from keras_bert_flow.backends.values import Tensor
 
 UNFUSED = ("use_ema", "loss_scale_factor", "clipnorm", "clipvalue")  # arguments that the PyTorch version lacks
 
 
-def dense_gradients(gradients):
+def dense_gradients(gradients: Sequence[Tensor]) -> list[Tensor]:
     """Convert the sparse gradients of TensorFlow (`IndexedSlices`) into dense ones.
 
     The gradient of a gather has an entry each time a row was gathered. Keras computes norms and squares of each entry
@@ -26,13 +30,24 @@ def dense_gradients(gradients):
 
 
 @fuse
-def step_at_once(gradient, momentum, velocity, weight, rate, beta_1, beta_2, epsilon):
+def step_at_once(
+    gradient: Tensor,
+    momentum: Tensor,
+    velocity: Tensor,
+    weight: Tensor,
+    rate: Tensor,
+    beta_1: float,
+    beta_2: float,
+    epsilon: float,
+) -> tuple[Tensor, Tensor, Tensor]:
     momentum = momentum + (gradient - momentum) * (1 - beta_1)
     velocity = velocity + (ops.square(gradient) - velocity) * (1 - beta_2)
     return momentum, velocity, weight - momentum * rate / (ops.sqrt(velocity) + epsilon)
 
 
-def apply_at_once(optimizer, grads, trainable_variables, step):
+def apply_at_once(
+    optimizer: Any, grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None, step: Callable
+) -> None:
     """Implement `Optimizer.apply` with one call for all weights, for PyTorch on a CPU.
 
     The gradients of accumulated batches are summed in place.
@@ -63,7 +78,9 @@ def apply_at_once(optimizer, grads, trainable_variables, step):
     optimizer._iterations.assign_add(1)  # counts batches; `iterations` counts steps
 
 
-def _add_up(optimizer, given, is_first):
+def _add_up(
+    optimizer: Any, given: list[tuple[Tensor, keras.Variable, int]], is_first: bool
+) -> list[tuple[Tensor, keras.Variable, int]]:
     """Add gradients to the accumulated ones of the step, and return the sums in their place."""
     grads = {index: grad for grad, _, index in given}
     for index, place in enumerate(optimizer._accumulated_gradients):
@@ -74,7 +91,7 @@ def _add_up(optimizer, given, is_first):
     return [(optimizer._accumulated_gradients[index].value, variable, index) for _, variable, index in given]
 
 
-def _find_scale(grads, optimizer, batches):
+def _find_scale(grads: list[Tensor], optimizer: Any, batches: int) -> Tensor | None:
     """Return the divisor of summed gradients: the number of batches, times the clipping factor of their mean."""
     import torch
 
@@ -85,7 +102,17 @@ def _find_scale(grads, optimizer, batches):
     return batches * clipped
 
 
-def step_by_torch(weights, gradients, momentums, velocities, done, rate, constants, weight_decay, scale=None):
+def step_by_torch(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    momentums: list[Tensor],
+    velocities: list[Tensor],
+    done: int,
+    rate: float,
+    constants: tuple[float, float, float],
+    weight_decay: float,
+    scale: Tensor | None = None,
+) -> None:
     """Take an AdamW step in place with PyTorch's fused kernel.
 
     Args:
@@ -123,7 +150,9 @@ def step_by_torch(weights, gradients, momentums, velocities, done, rate, constan
 # Batched Muon step: orthogonalise all matrices together, for PyTorch on a CPU.
 
 
-def orthogonalise_together(matrices, product_type, coefficients, iterations):
+def orthogonalise_together(
+    matrices: Sequence[Tensor], product_type: str, coefficients: tuple[float, float, float], iterations: int
+) -> list[Tensor]:
     """Orthogonalise a list of matrices, with the result of `muon.orthogonalise` for each.
 
     Matrices of the same shape are stacked, so that their products are one call.
@@ -154,11 +183,11 @@ def orthogonalise_together(matrices, product_type, coefficients, iterations):
     return found
 
 
-def _as_wide(stack):
+def _as_wide(stack: Tensor) -> Tensor:
     return stack.mT if stack.shape[1] > stack.shape[2] else stack
 
 
-def _iterate(values, coefficients, iterations):
+def _iterate(values: Tensor, coefficients: tuple[float, float, float], iterations: int) -> Tensor:
     import torch
 
     first, second, third = coefficients
@@ -169,7 +198,16 @@ def _iterate(values, coefficients, iterations):
     return values
 
 
-def step_matrices(weights, gradients, momentums, directions_of, momentum, rates, decay, scale):
+def step_matrices(
+    weights: list[Tensor],
+    gradients: list[Tensor],
+    momentums: list[Tensor],
+    directions_of: Callable[[list[Tensor]], list[Tensor]],
+    momentum: float,
+    rates: Sequence[float],
+    decay: float,
+    scale: Tensor | None,
+) -> None:
     """Update matrices in place along a direction computed from their Nesterov momentum.
 
     Args:

@@ -1,10 +1,14 @@
 """Matrix products in a dtype for which the CPU is fast."""
 
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.values import Tensor
 
-def _is_bfloat16_slow():
+
+def _is_bfloat16_slow() -> bool:
     """Return whether PyTorch on this CPU multiplies bfloat16 matrices element by element, far slower than float32.
 
     It uses oneDNN instead if the CPU has AVX-512, or the Arm equivalent.
@@ -19,14 +23,14 @@ def _is_bfloat16_slow():
 IS_BFLOAT16_SLOW = _is_bfloat16_slow()
 
 
-def product_dtype(dtype):
+def product_dtype(dtype: str) -> str:
     """Return the dtype in which to multiply tensors of a dtype: float32 where bfloat16 is slow, else the same."""
     dtype = keras.backend.standardize_dtype(dtype)
     is_slow = IS_BFLOAT16_SLOW and dtype == "bfloat16" and ops.zeros(()).device.type == "cpu"
     return "float32" if is_slow else dtype
 
 
-def matmul(left, right):
+def matmul(left: Tensor, right: Tensor) -> Tensor:
     """Return `ops.matmul` of two tensors of the same dtype; where bfloat16 is slow, the rounded float32 product.
 
     A CPU with bfloat16 products also accumulates in float32 and rounds. Keras itself does the same for float16.
@@ -40,12 +44,12 @@ def matmul(left, right):
 # Dense projection of the last axis, with a custom gradient on JAX.
 
 
-def _plainly(inputs, kernel, bias):
+def _plainly(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     outputs = matmul(inputs, kernel)
     return outputs if bias is None else ops.add(outputs, bias)
 
 
-def _make_projection():
+def _make_projection() -> Callable[..., Tensor]:
     """Return the projection function of the backend."""
     if keras.backend.backend() != "jax":
         return _plainly
@@ -53,17 +57,19 @@ def _make_projection():
 
     project = jax.custom_vjp(_plainly)
 
-    def remember(inputs, kernel, bias):
+    def remember(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> tuple[Tensor, tuple]:
         return project(inputs, kernel, bias), (inputs, kernel, bias)
 
-    def differentiate(remembered, gradient):
+    def differentiate(
+        remembered: tuple[Tensor, Tensor, Tensor | None], gradient: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         inputs, kernel, bias = remembered
         rows = gradient.reshape(-1, gradient.shape[-1])
         of_inputs = jax.lax.dot_general(rows, kernel, (((1,), (1,)), ((), ())))
         of_kernel = jax.lax.dot_general(inputs.reshape(-1, inputs.shape[-1]), rows, (((0,), (0,)), ((), ())))
         return of_inputs.reshape(inputs.shape), of_kernel, None if bias is None else sum_rows(rows)
 
-    def sum_rows(rows):
+    def sum_rows(rows: Tensor) -> Tensor:
         ones = jax.numpy.ones(len(rows), rows.dtype)
         sums = jax.lax.dot_general(ones, rows, (((0,), (0,)), ((), ())), preferred_element_type="float32")
         return sums.astype(rows.dtype)
@@ -75,7 +81,7 @@ def _make_projection():
 _project = _make_projection()
 
 
-def project(inputs, kernel, bias):
+def project(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     """Return the product of (..., inputs) and (inputs, outputs), plus a bias unless it is None.
 
     The default kernel gradient of JAX is the transpose of (outputs, rows) by (rows, inputs). For it XLA copies the
@@ -88,13 +94,13 @@ def project(inputs, kernel, bias):
 # Split a fused query-key-value projection into attention heads.
 
 
-def _split(fused, length, num_heads, head_dim):
+def _split(fused: Tensor, length: int, num_heads: int, head_dim: int) -> tuple[Tensor, ...]:
     # One transpose, then contiguous parts: TensorFlow pads the gradient of a slice with zeros.
     fused = ops.reshape(fused, (-1, length, num_heads, 3, head_dim))
     return tuple(ops.unstack(ops.transpose(fused, (3, 0, 2, 1, 4))))
 
 
-def _make_split():
+def _make_split() -> Callable[..., tuple[Tensor, ...]]:
     """Return the split function; on JAX with a custom gradient, since JAX also pads that of a slice with zeros."""
     if keras.backend.backend() != "jax":
         return _split
@@ -102,10 +108,12 @@ def _make_split():
 
     split = jax.custom_vjp(_split, nondiff_argnums=(1, 2, 3))
 
-    def remember(fused, *sizes):
+    def remember(fused: Tensor, *sizes: int) -> tuple[tuple[Tensor, ...], None]:
         return split(fused, *sizes), None
 
-    def differentiate(length, num_heads, head_dim, _, gradients):
+    def differentiate(
+        length: int, num_heads: int, head_dim: int, _: None, gradients: tuple[Tensor, ...]
+    ) -> tuple[Tensor]:
         parts = [jax.numpy.swapaxes(gradient, 1, 2) for gradient in gradients]  # (batch, length, heads, head_dim)
         return (jax.numpy.stack(parts, axis=3).reshape(-1, length, 3 * num_heads * head_dim),)
 
@@ -116,7 +124,7 @@ def _make_split():
 _split_heads = _make_split()
 
 
-def split_heads(fused, length, num_heads, head_dim):
+def split_heads(fused: Tensor, length: int, num_heads: int, head_dim: int) -> tuple[Tensor, ...]:
     """Split (batch, length, 3 hidden) into query, key and value, each (batch, heads, length, head_dim).
 
     The last axis of `fused` is ordered (heads, 3, head_dim).

@@ -14,6 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_bert_flow.backends.values import Tensor
+
 PARTS = ("begin", "batch_begin", "batch_end", "end")
 FORWARDED = [f"on_{mode}_{part}" for mode in ("predict", "test") for part in PARTS]
 
@@ -25,7 +27,7 @@ class StatelessLoops:
         model: a built model.
     """
 
-    def __init__(self, model: keras.Model):
+    def __init__(self, model: keras.Model) -> None:
         self._find_model = lambda: model  # not an attribute, which Keras would take for a layer
         self._predict: Callable | None = None
         self._test: Callable | None = None
@@ -79,7 +81,7 @@ class StatelessLoops:
         model.reset_metrics()
         values: list[Any] = []
 
-        def test(data):
+        def test(data: Any) -> Any:
             nonlocal values
             if self._test is None:
                 self._build_metrics(data)
@@ -107,39 +109,39 @@ class _StandIn(keras.Model):
 
     step: Any = None
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(name="loop")
         self.compile(optimizer=None)
         self.built = True
 
-    def make_predict_function(self, force=False):
-        def run(state, iterator):
+    def make_predict_function(self, force: bool = False) -> None:
+        def run(state: Any, iterator: Iterator) -> tuple[Any, Any]:
             x, _, _ = keras.utils.unpack_x_y_sample_weight(next(iterator))
             return self.step(x), state
 
         self.predict_function = run
 
-    def make_test_function(self, force=False):
+    def make_test_function(self, force: bool = False) -> None:
         self.test_function = lambda state, iterator: (self.step(next(iterator)), state)
 
-    def get_metrics_result(self):
+    def get_metrics_result(self) -> dict[str, Any]:
         return {}  # so that the loop returns those of its last step
 
 
 class _ForwardedCallbacks(keras.callbacks.Callback):
     """Callbacks of a loop over a stand-in that see the model itself, and whose requests to stop reach the loop."""
 
-    def __init__(self, callbacks: Any, model: keras.Model):
+    def __init__(self, callbacks: Any, model: keras.Model) -> None:
         super().__init__()
         self._callbacks, self._owner = keras.callbacks.CallbackList(callbacks, model=model), model
         model.stop_predicting = model.stop_evaluating = False
 
-    def set_params(self, params):
+    def set_params(self, params: Mapping[str, Any]) -> None:
         self._callbacks.set_params(params)
 
 
 def _forward(name: str) -> Callable:
-    def method(self, *arguments, **named):
+    def method(self: _ForwardedCallbacks, *arguments: Any, **named: Any) -> None:
         getattr(self._callbacks, name)(*arguments, **named)
         if self._owner.stop_predicting:
             self.model.stop_predicting = True
@@ -157,7 +159,7 @@ def make_test_function(model: keras.Model) -> Callable:
     """Return a `test_function` that does not donate the state, for the evaluations inside `fit`."""
     step = compile_step(model, lambda state, data: model.test_step(state, data))
 
-    def run(state, iterator):
+    def run(state: Any, iterator: Iterator) -> tuple[Any, Any]:
         logs, state = step(state, next(iterator))
         for _ in range(model.steps_per_execution - 1):
             try:
@@ -199,7 +201,9 @@ def _call(model: keras.Model, values: Sequence[Any], x: Any) -> Any:
         return model(x, training=False)
 
 
-def _measure(model: keras.Model, values: Sequence[Any], metrics: Sequence[Any], data: tuple):
+def _measure(
+    model: keras.Model, values: Sequence[Any], metrics: Sequence[Any], data: tuple
+) -> tuple[dict[str, Any], list[Tensor]]:
     """Return the metrics with those of a batch, by name, and the values of their variables."""
     # By identity: which variables are trainable may change between calls, their order does not.
     known = {id(variable): value for variable, value in zip(model.variables, values, strict=True)}

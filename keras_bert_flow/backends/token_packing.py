@@ -1,21 +1,24 @@
 """Pack the real tokens of a batch, so that token-wise layers skip padding; for backends that compile no shapes."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.values import Tensor
+
 GROUPS = 4  # groups of rows for attention
 
 
-def is_packable(padding_mask) -> bool:
+def is_packable(padding_mask: Tensor) -> bool:
     """Return whether a batch has padding that can be skipped: only PyTorch on a CPU, which compiles no shapes."""
     if keras.backend.backend() != "torch" or padding_mask.device.type != "cpu":
         return False  # the other backends compile shapes, and an accelerator would wait to count the tokens
     return not bool(ops.all(ops.cast(padding_mask, "bool")))
 
 
-def pack_tokens(hidden, padding_mask):
+def pack_tokens(hidden: Tensor, padding_mask: Tensor) -> Tensor:
     """Return the real tokens of a batch, without padding.
 
     Args:
@@ -27,14 +30,14 @@ def pack_tokens(hidden, padding_mask):
     return _row_functions()[0].apply(hidden.reshape(-1, hidden.shape[-1]), _find_places(padding_mask))
 
 
-def unpack_tokens(tokens, padding_mask):
+def unpack_tokens(tokens: Tensor, padding_mask: Tensor) -> Tensor:
     """Invert `pack_tokens`, with zeros for padding."""
     batch, length = padding_mask.shape
     spread = _row_functions()[1].apply(tokens, _find_places(padding_mask), batch * length)
     return spread.reshape(batch, length, tokens.shape[-1])
 
 
-def map_rows(function, tokens, padding_mask):
+def map_rows(function: Callable, tokens: Tensor, padding_mask: Tensor) -> Tensor:
     """Apply a function of whole rows to packed tokens, in groups of neighbouring rows.
 
     A group is as wide as its longest row, so there is little padding if rows are sorted by length.
@@ -51,25 +54,25 @@ def map_rows(function, tokens, padding_mask):
     return ops.concatenate([pack_tokens(part, rows) for part, rows in zip(found, groups, strict=True)])
 
 
-def _cut_width(padding_mask):
+def _cut_width(padding_mask: Tensor) -> Tensor:
     """Remove the trailing columns that are padding in every row."""
     columns = padding_mask.any(dim=0).nonzero()
     return padding_mask[:, : int(columns.max()) + 1 if len(columns) else 0]
 
 
-def is_packed(hidden) -> bool:
+def is_packed(hidden: Tensor) -> bool:
     """Return whether a tensor holds packed tokens, (tokens, units)."""
     return len(hidden.shape) == 2
 
 
-def _find_places(padding_mask):
+def _find_places(padding_mask: Tensor) -> Tensor:
     return padding_mask.reshape(-1).nonzero()[:, 0]
 
 
 _functions: list[Any] = []
 
 
-def _row_functions():
+def _row_functions() -> list[Any]:
     """Return autograd functions of PyTorch that gather and scatter rows.
 
     No row occurs twice, so the gradient of each is the other. The gradient of `index_select` adds rows one by one.
@@ -78,29 +81,29 @@ def _row_functions():
         return _functions
     import torch
 
-    def spread(rows, places, count):
+    def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
         return rows.new_zeros(count, rows.shape[1]).index_copy_(0, places, rows)
 
     class Take(torch.autograd.Function):
         @staticmethod
-        def forward(context, rows, places):
+        def forward(context: Any, rows: Tensor, places: Tensor) -> Tensor:
             context.save_for_backward(places)
             context.count = len(rows)
             return rows.index_select(0, places)
 
         @staticmethod
-        def backward(context, gradient):
+        def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
             (places,) = context.saved_tensors
             return spread(gradient.contiguous(), places, context.count), None
 
     class Put(torch.autograd.Function):
         @staticmethod
-        def forward(context, rows, places, count):
+        def forward(context: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
             context.save_for_backward(places)
             return spread(rows, places, count)
 
         @staticmethod
-        def backward(context, gradient):
+        def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
             return gradient.index_select(0, *context.saved_tensors), None, None
 
     _functions.extend((Take, Put))

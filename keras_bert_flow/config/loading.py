@@ -28,6 +28,10 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: An
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: not YAML, an unknown key, or a value out of range; the message says which and what is valid.
+    Example:
+        >>> config = kbf.load_config("run.yaml", ["pretraining.learning_rate=1e-4"])
+        >>> config.name, config.pretraining.learning_rate
+        ('reviews', 0.0001)
     """
     values: Any = {}
     if path is not None:

@@ -199,7 +199,15 @@ Backend = Literal["jax", "tensorflow", "torch"]
 
 
 class PipelineConfig(Settings):
-    """Everything from raw text to the report."""
+    """Everything from raw text to the report.
+
+    Example:
+        >>> config = kbf.PipelineConfig(name="mine", backend="torch")
+        >>> config.model.family, config.pretraining.optimizer
+        ('bert', 'adamw')
+        >>> config.model_copy(update={"seed": 2}).seed
+        2
+    """
 
     name: str = Field("bert", description="Name of the run, shown in the report.")
     runs: str = Field(

@@ -41,6 +41,11 @@ def to_keras_hub(
     Raises:
         ValueError: KerasHub is not installed, or has no class that computes the model.
         TypeError: `model` is not one of ours.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=100, hidden_act="gelu_tanh")
+        >>> theirs = kbf.to_keras_hub(backbone)
+        >>> type(theirs).__name__
+        'BertBackbone'
     """
     check_installed([PACKAGE])
     with tempfile.TemporaryDirectory() as folder:
@@ -62,6 +67,11 @@ def from_keras_hub(model: keras.Model, **overrides) -> keras.Model:
     Raises:
         ValueError: KerasHub is not installed, or none of our models computes what `model` does.
         TypeError: `model` is not one of KerasHub's.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=100, hidden_act="gelu_tanh")
+        >>> ours = kbf.from_keras_hub(kbf.to_keras_hub(backbone))
+        >>> ours.count_params() == backbone.count_params()
+        True
     """
     check_installed([PACKAGE])
     import keras_hub

@@ -312,6 +312,10 @@ def load_task_model(
         overrides: as for `load_model`.
     Raises:
         FileNotFoundError, ValueError: as for `load_model`, or the kind is unknown or has no labels.
+    Example:
+        >>> model = kbf.load_task_model("classification", "model", labels=["negative", "positive"])
+        >>> type(model).__name__
+        'TextClassifier'
     """
     model, is_new = load_for_finetuning(kind, path, labels, new_head, **overrides)
     if is_new and needs_head:

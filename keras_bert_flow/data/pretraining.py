@@ -115,6 +115,11 @@ def pretraining_dataset(
     Raises:
         ValueError: `masking` is unknown, the records do not tell how they were masked, or a batch does not divide into
             equal shares.
+    Example:
+        >>> batches = kbf.pretraining_dataset("records", batch_size=4)
+        >>> inputs, labels, weights = next(iter(batches))
+        >>> inputs["token_ids"].shape, sorted(labels)
+        ((4, 16), ['mlm', 'nsp'])
     """
     records = records if isinstance(records, PretrainingRecords) else PretrainingRecords(records)
     if masking not in MASKINGS:

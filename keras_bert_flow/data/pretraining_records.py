@@ -115,6 +115,11 @@ class PretrainingRecords:
         FileNotFoundError: a file is missing.
         ValueError: a file is changed, damaged or in no manifest, the vocabulary is not that of the records, or they
             cannot be cut to this length.
+    Example:
+        >>> records = kbf.PretrainingRecords("records")
+        >>> len(records), records.sequence_length
+        (23, 16)
+        >>> held_out = kbf.PretrainingRecords("records", part="held_out")
     """
 
     def __init__(

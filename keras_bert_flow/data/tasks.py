@@ -242,6 +242,15 @@ def predict_features(
             widths with the least padding, as many as are worth compiling, at most `max_widths`.
     Returns:
         Output name → float32, (rows, ...), or for outputs per token a list of (length, ...).
+    Example:
+        >>> task, tokenizer = kbf.make_task("classification"), kbf.Tokenizer.from_preset("model")
+        >>> reviews = task.read("reviews.tsv")
+        >>> task = task.learn(reviews)
+        >>> features = task.encode(tokenizer, reviews, sequence_length=16)
+        >>> classifier = kbf.TextClassifier.from_preset("model", labels=task.labels)
+        >>> outputs = kbf.predict_features(classifier, features)
+        >>> task.score(reviews, task.decode(outputs, features, reviews))["accuracy"] <= 1
+        True
     """
     if not len(features):
         return {}
@@ -424,6 +433,15 @@ def task_dataset(
         start_step: number of batches to skip at the start, at no cost.
         accumulate_batches: number of parts to split each batch into, for an optimizer that accumulates that many
             batches and losses with sum reduction; `steps_per_epoch` of `fit` counts parts.
+    Example:
+        >>> task, tokenizer = kbf.make_task("classification"), kbf.Tokenizer.from_preset("model")
+        >>> reviews = task.read("reviews.tsv")
+        >>> task = task.learn(reviews)
+        >>> features = task.encode(tokenizer, reviews, sequence_length=16)
+        >>> batches = kbf.task_dataset(features, batch_size=4)
+        >>> inputs, labels, weights = next(iter(batches))
+        >>> labels.shape
+        (4,)
     """
     options = (max_widths, group_by_length, accumulate_batches, compiles_shapes)
     dataset = read_batches(TaskBatches(features, batch_size, seed, *options), start_step)

@@ -29,6 +29,11 @@ class TextPreprocessor:
     Raises:
         ValueError: no token would fit beside the special ones.
     Source: Devlin et al. 2019, section 3, input representation.
+    Example:
+        >>> preprocessor = kbf.TextPreprocessor(kbf.Tokenizer.from_preset("model"), sequence_length=16)
+        >>> inputs = preprocessor([("the film", "a story")])
+        >>> inputs["segment_ids"][0, :7].tolist()
+        [0, 0, 0, 0, 1, 1, 1]
     """
 
     def __init__(self, tokenizer: Tokenizer, sequence_length: int = SEQUENCE_LENGTH):

@@ -16,14 +16,14 @@ from jax.experimental import multihost_utils
 
 from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, find_reason
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.family import BLOCK, CUT
+from keras_bert_flow.models.families.family import BLOCK, MODEL_AXIS
 
 # Layout map of model parallelism: how each weight of an encoder is sharded over the devices of one copy.
 
-BATCH, MODEL = "batch", CUT  # axes of the mesh
+BATCH, MODEL = "batch", MODEL_AXIS  # axes of the mesh
 
 
-def make_layout(shape: EncoderShape, cuts: Mapping[str, tuple], count: int) -> dict[str, Sequence]:
+def make_layout(shape: EncoderShape, sharding: Mapping[str, tuple], count: int) -> dict[str, Sequence]:
     """Return a layout map: pattern of the full path → mesh axes of a sharded weight.
 
     The other weights, all small, are replicated. The vocabulary is sharded together with its output biases. A
@@ -31,7 +31,7 @@ def make_layout(shape: EncoderShape, cuts: Mapping[str, tuple], count: int) -> d
     instead.
 
     Args:
-        cuts: of the weights of a block; see `models.families.family.Family`.
+        sharding: of the weights of a block; see `models.families.family.Family`.
         count: number of devices of one copy.
     Raises:
         ValueError: the heads or the feed-forward width do not divide evenly.
@@ -42,7 +42,7 @@ def make_layout(shape: EncoderShape, cuts: Mapping[str, tuple], count: int) -> d
                 f"`distribution.model_parallel` must divide the model's {name}. Received: model_parallel={count}, "
                 f"{name}={size}. Choose a divisor of both num_heads and intermediate_dim."
             )
-    layout: dict[str, Sequence] = {rf"(.*/)?{BLOCK}\d+/{weight}": axes for weight, axes in cuts.items()}
+    layout: dict[str, Sequence] = {rf"(.*/)?{BLOCK}\d+/{weight}": axes for weight, axes in sharding.items()}
     table = r"(.*/)?token_embedding/embeddings"
     if shape.vocabulary_size % count:
         return layout | {table: (None, MODEL)}

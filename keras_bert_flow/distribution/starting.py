@@ -104,7 +104,7 @@ def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Clu
         return _take_one(settings)
     parts, copies = _count_parts(config), count
     if settings.model_parallel is not None:  # kind: model_parallel
-        layout = make_layout(shape, find_family(config.model.family).cuts, settings.model_parallel)
+        layout = make_layout(shape, find_family(config.model.family).sharding, settings.model_parallel)
         if count % settings.model_parallel or processes > 1:
             raise ValueError(
                 "`distribution.model_parallel` must divide the devices of one process. Received: "

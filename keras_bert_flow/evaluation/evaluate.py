@@ -168,6 +168,12 @@ def write_evaluation(
         files: what `read_task_files` returns for this configuration, if already read.
     Raises:
         ValueError: `output` is not on a local disk.
+    Example:
+        >>> config = kbf.load_config("run.yaml")
+        >>> made = "runs/finetuning/1", "runs/pretraining/1", "records"
+        >>> folder = kbf.write_evaluation(config, *made, "out/evaluation")
+        >>> (folder / "report.html").is_file()
+        True
     """
     check_local(output)
     finetuned, pretrained, records = map(Path, (finetuned, pretrained, records))

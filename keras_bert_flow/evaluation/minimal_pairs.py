@@ -46,6 +46,10 @@ def evaluate_minimal_pairs(
         The results, as the module describes them.
     Raises:
         FileNotFoundError, ValueError: as for `read_pairs`, or the weights are unusable.
+    Example:
+        >>> results = kbf.evaluate_minimal_pairs("model", "pairs.jsonl")
+        >>> 0 <= results["accuracy"] <= 1
+        True
     """
     encoded = encoded or read_pairs(model, path, limit)
     scorer = SentenceScorer(model, batch_positions)

@@ -55,6 +55,8 @@ def export_model(
         FileNotFoundError: the model, or a file of it, is missing.
         ValueError: the backend cannot write the format, a package is missing, a file is damaged, or the exported model
             is refused by its runtime, computes different outputs, or changes more predictions by int8.
+    Example:
+        >>> comparison = kbf.export_model("classifier", "out/onnx", format="onnx")
     """
     output, backend = check_local(output), choose_backend(format, keras.backend.backend())
     check_max_changed(max_changed if int8 else None, int8)

@@ -1,6 +1,8 @@
 """Multi-head self-attention with a padding mask."""
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import keras
 from keras import ops
@@ -8,7 +10,9 @@ from keras import ops
 from keras_bert_flow.backends.fused import drop_values, fuse
 from keras_bert_flow.backends.products import matmul, split_heads
 from keras_bert_flow.backends.token_packing import is_packable, is_packed, map_rows, pack_tokens, unpack_tokens
+from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer
+from keras_bert_flow.layers.shape import EncoderShape
 
 # Fused query-key-value projection, with separate LoRA matrices for each of the three.
 
@@ -27,11 +31,18 @@ class QueryKeyValue(Dense):
 
     lora_enabled: bool  # defined by Keras' Dense
 
-    def __init__(self, units, num_heads, **kwargs):
+    def __init__(self, units: int, num_heads: int, **kwargs: Any) -> None:
         super().__init__(units, **kwargs)
         self.num_heads = num_heads
 
-    def enable_lora(self, rank, lora_alpha=None, a_initializer="he_uniform", b_initializer="zeros", parts=PARTS):
+    def enable_lora(
+        self,
+        rank: int,
+        lora_alpha: float | None = None,
+        a_initializer: str | Callable = "he_uniform",
+        b_initializer: str | Callable = "zeros",
+        parts: Sequence[str] = PARTS,
+    ) -> None:
         """Freeze the kernel and add LoRA to it, as `keras.layers.Dense.enable_lora` does.
 
         Args:
@@ -66,37 +77,37 @@ class QueryKeyValue(Dense):
     # Keras adds the product of these two to the kernel when it returns, quantises or saves the kernel.
 
     @property
-    def lora_kernel_a(self):
+    def lora_kernel_a(self) -> Tensor:
         """The first LoRA matrices of all parts side by side, (inputs, parts · rank)."""
         return ops.concatenate([first for first, _ in self._lora_matrices.values()], axis=1)
 
     @property
-    def lora_kernel_b(self):
+    def lora_kernel_b(self) -> Tensor:
         """The second LoRA matrices of all parts, stacked, (parts · rank, units); 0 in the columns of other parts."""
         return ops.concatenate([self._spread(part, second) for part, (_, second) in self._lora_matrices.items()])
 
-    def _spread(self, part, matrix):
+    def _spread(self, part: str, matrix: Tensor) -> Tensor:
         """Move the columns of a part, (rank, units / 3), to their positions in the kernel, (rank, units)."""
         place, rank = PARTS.index(part), matrix.shape[0]
         heads = ops.reshape(matrix, (rank, self.num_heads, 1, -1))  # (rank, heads, 1, head_dim)
         padded = ops.pad(heads, ((0, 0), (0, 0), (place, len(PARTS) - 1 - place), (0, 0)))
         return ops.reshape(padded, (rank, self.units))
 
-    def list_lora(self):
+    def list_lora(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Return part → its two LoRA matrices."""
         return dict(self._lora_matrices)
 
-    def list_lora_matrices(self):
+    def list_lora_matrices(self) -> dict[str, Tensor]:
         return {
             f"{part}_{letter}": matrix
             for part, pair in self._lora_matrices.items()
             for letter, matrix in zip("ab", pair, strict=True)
         }
 
-    def describe_lora(self):
+    def describe_lora(self) -> dict[str, Any]:
         return super().describe_lora() | {"parts": list(self._lora_matrices)}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"num_heads": self.num_heads}
 
 
@@ -105,7 +116,7 @@ class QueryKeyValue(Dense):
 MASKED_SCORE = -1e9
 
 
-def attention_bias(padding_mask):
+def attention_bias(padding_mask: Tensor) -> Tensor:
     """Convert a padding mask into an additive attention bias.
 
     Args:
@@ -117,7 +128,7 @@ def attention_bias(padding_mask):
     return ops.where(is_real, 0.0, MASKED_SCORE)
 
 
-def masked_softmax(scores, padding_mask):
+def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
     """Return the softmax over the real keys, computed in float32 and cast to the dtype of the scores.
 
     Args:
@@ -134,7 +145,7 @@ def masked_softmax(scores, padding_mask):
 
 
 @fuse
-def softmax_and_drop(scores, padding_mask, seed, dropped):
+def softmax_and_drop(scores: Tensor, padding_mask: Tensor, seed: Tensor, dropped: int) -> Tensor:
     """Apply `masked_softmax`, then dropout; the last two arguments are those of `drop_values`."""
     return drop_values(masked_softmax(scores, padding_mask), seed, dropped)
 
@@ -153,7 +164,7 @@ class MultiHeadSelfAttention(ShapedLayer):
     Source: Vaswani et al. 2017, section 3.2; arXiv:1706.03762.
     """
 
-    def __init__(self, shape, **kwargs):
+    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         self.query_key_value = self.make_dense(
             3 * self.shape.hidden_dim, "query_key_value", kind=QueryKeyValue, num_heads=self.shape.num_heads
@@ -161,19 +172,19 @@ class MultiHeadSelfAttention(ShapedLayer):
         self.dropout = Dropout(self.shape.attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.output_dense = self.make_dense(self.shape.hidden_dim, "output")
 
-    def build(self, inputs_shape, padding_mask_shape=None):
+    def build(self, inputs_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
         batch, length, _ = inputs_shape
         self.query_key_value.build(inputs_shape)
         self.dropout.build((batch, self.shape.num_heads, length, length))
         self.output_dense.build((batch, length, self.shape.hidden_dim))
 
-    def call(self, inputs, padding_mask, training=None):
+    def call(self, inputs: Tensor, padding_mask: Tensor, training: bool | None = None) -> Tensor:
         fused = self.query_key_value(inputs)
         attend = partial(self._attend, training=training)
         context = map_rows(attend, fused, padding_mask) if is_packed(inputs) else attend(fused, padding_mask)
         return self.output_dense(context)
 
-    def _attend(self, fused, padding_mask, training):
+    def _attend(self, fused: Tensor, padding_mask: Tensor, training: bool | None) -> Tensor:
         """Return the attention output, (batch, length, hidden), from the fused query, key and value."""
         length = ops.shape(fused)[1]
         query, key, value = split_heads(fused, length, self.shape.num_heads, self.shape.head_dim)
@@ -185,7 +196,7 @@ class MultiHeadSelfAttention(ShapedLayer):
         context = matmul(probabilities, value)  # (batch, heads, query, head_dim)
         return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.shape.hidden_dim))
 
-    def compute_output_shape(self, inputs_shape, padding_mask_shape=None):
+    def compute_output_shape(self, inputs_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
         return inputs_shape
 
 
@@ -206,13 +217,13 @@ class PackTokens(keras.layers.Layer):
         float, (tokens, units), or `hidden` unchanged.
     """
 
-    def build(self, hidden_shape, padding_mask_shape=None):
+    def build(self, hidden_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
         pass
 
-    def call(self, hidden, padding_mask, training=None):
+    def call(self, hidden: Tensor, padding_mask: Tensor, training: bool | None = None) -> Tensor:
         return pack_tokens(hidden, padding_mask) if training and is_packable(padding_mask) else hidden
 
-    def compute_output_shape(self, hidden_shape, padding_mask_shape=None):
+    def compute_output_shape(self, hidden_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
         return hidden_shape
 
 
@@ -220,11 +231,11 @@ class PackTokens(keras.layers.Layer):
 class UnpackTokens(keras.layers.Layer):
     """Invert `PackTokens`: return (batch, length, units) with zeros for padding."""
 
-    def build(self, hidden_shape, padding_mask_shape=None):
+    def build(self, hidden_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
         pass
 
-    def call(self, hidden, padding_mask):
+    def call(self, hidden: Tensor, padding_mask: Tensor) -> Tensor:
         return unpack_tokens(hidden, padding_mask) if is_packed(hidden) else hidden
 
-    def compute_output_shape(self, hidden_shape, padding_mask_shape=None):
+    def compute_output_shape(self, hidden_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
         return hidden_shape

@@ -1,12 +1,14 @@
 """Dense layer with cheaper gradients, with and without LoRA."""
 
 import random
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
 from keras_bert_flow.backends.fused import drop_values, dropped_steps, fuse
 from keras_bert_flow.backends.products import matmul, project
+from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shape
 
 # The two GELU activations of BERT, by name.
@@ -14,7 +16,7 @@ from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shap
 HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh")
 
 
-def get_activation(hidden_act: str):
+def get_activation(hidden_act: str) -> Callable[[Tensor], Tensor]:
     """Return an activation function by name.
 
     `gelu` is the erf form of the 2018 release. `gelu_tanh` is the approximation that google-research/bert adopted in
@@ -32,26 +34,26 @@ def get_activation(hidden_act: str):
     )
 
 
-def get_training_activation(hidden_act: str):
+def get_training_activation(hidden_act: str) -> Callable[[Tensor], Tensor]:
     """Return the same function with a cheaper gradient, for inputs of few shapes; see `fusion.fuse`."""
     return _TRAINING_FORMS[get_activation(hidden_act)]
 
 
-def _gelu_erf(inputs):
+def _gelu_erf(inputs: Tensor) -> Tensor:
     return keras.ops.gelu(inputs, approximate=False)
 
 
-def _gelu_tanh(inputs):
+def _gelu_tanh(inputs: Tensor) -> Tensor:
     return keras.ops.gelu(inputs, approximate=True)
 
 
-_TRAINING_FORMS = {function: fuse(function) for function in (_gelu_erf, _gelu_tanh)}
+_TRAINING_FORMS: dict[Callable, Callable] = {function: fuse(function) for function in (_gelu_erf, _gelu_tanh)}
 
 
 # Initializers of weight matrices.
 
 
-def truncated_normal(initializer_range: float = 0.02):
+def truncated_normal(initializer_range: float = 0.02) -> keras.initializers.Initializer:
     """Return a new normal initializer truncated at two standard deviations, as for all weights in google-research/bert.
 
     A Keras initializer draws the same values at each call, so no two variables may share one.
@@ -62,7 +64,7 @@ def truncated_normal(initializer_range: float = 0.02):
     return keras.initializers.TruncatedNormal(mean=0.0, stddev=initializer_range)
 
 
-def normal(initializer_range: float = 0.02):
+def normal(initializer_range: float = 0.02) -> keras.initializers.Initializer:
     """Return a new normal initializer with standard deviation `initializer_range`, as for all weights in transformers.
 
     For task heads: the smaller their initial weights, the later the encoder learns from them (benchmarks/head_size.py).
@@ -70,7 +72,7 @@ def normal(initializer_range: float = 0.02):
     return keras.initializers.RandomNormal(mean=0.0, stddev=initializer_range)
 
 
-def lora_uniform(shape, dtype=None):
+def lora_uniform(shape: Shape, dtype: str | None = None) -> Tensor:
     """Initialise the first LoRA matrix, (inputs, rank): uniform within ±1 / sqrt(inputs), as in peft.
 
     Source: microsoft/LoRA, loralib/layers.py, `kaiming_uniform_(lora_A, a=sqrt(5))`.
@@ -93,31 +95,31 @@ class Dropout(keras.layers.Layer):
         ValueError: `rate` is not in [0, 1).
     """
 
-    def __init__(self, rate, **kwargs):
+    def __init__(self, rate: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if not 0 <= rate < 1:
             raise ValueError(f"A dropout rate must be at least 0 and below 1. Received: rate={rate}. Try 0.1.")
         self.rate = rate
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Shape) -> None:
         if self.rate > 0:
             # Keras would draw the same seed by default, but without an explicit one PyTorch uses its own generator,
             # whose state is in no checkpoint.
             self.seed_generator = keras.random.SeedGenerator(random.randint(1, 10**9), name="seed_generator")
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         if training and self.rate > 0:
             return drop_values(inputs, *self.draw())
         return inputs
 
-    def draw(self):
+    def draw(self) -> tuple[Tensor, int]:
         """Return the further arguments of `drop_values`: a seed that no other call gets, and the rate in steps."""
         return self.seed_generator.next(), dropped_steps(self.rate)
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"rate": self.rate}
 
 
@@ -140,13 +142,13 @@ class SavesLora(keras.layers.Layer):
     lora_alpha: float
     variable_serialization_spec: Any
 
-    def save_own_variables(self, store):
+    def save_own_variables(self, store: Any) -> None:
         super().save_own_variables(store)
         if self.lora_enabled:
             for name, variable in self._list_lora_state().items():
                 store[name] = variable
 
-    def load_own_variables(self, store):
+    def load_own_variables(self, store: Any) -> None:
         names = [name for name in store.keys() if name.startswith(STORED)]  # noqa: SIM118, a store is no mapping
         if not self.lora_enabled:
             super().load_own_variables({name: store[name] for name in store.keys() if name not in names})  # noqa: SIM118
@@ -160,16 +162,16 @@ class SavesLora(keras.layers.Layer):
         for name, variable in state.items():
             variable.assign(store[name])
 
-    def list_lora_matrices(self):
+    def list_lora_matrices(self) -> dict[str, Tensor]:
         """Return the LoRA matrices by name."""
         weight = next(name for name in _WEIGHTS if hasattr(self, f"_{name}"))
         return {f"{weight}_{letter}": getattr(self, f"lora_{weight}_{letter}") for letter in "ab"}
 
-    def describe_lora(self):
+    def describe_lora(self) -> dict[str, Any]:
         """Return the arguments of `enable_lora` but for the initializers."""
         return {"rank": self.lora_rank, "lora_alpha": self.lora_alpha}
 
-    def _list_lora_state(self):
+    def _list_lora_state(self) -> dict[str, Any]:
         names = self.variable_serialization_spec[self.quantization_mode]
         # Keras leaves the private `_kernel` and `_embeddings` to subclasses; the public ones have LoRA added.
         found = {name: getattr(self, f"_{name}" if name in _WEIGHTS else name, None) for name in names}
@@ -181,7 +183,7 @@ class SavesLora(keras.layers.Layer):
 class OutputDense(SavesLora, keras.layers.Dense):
     """`keras.layers.Dense` of a head."""
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Quantise as Keras does, without its type check, which rejects subclasses."""
         super().quantize(mode, type_check=False, config=config)
 
@@ -190,7 +192,7 @@ class OutputDense(SavesLora, keras.layers.Dense):
 class TokenEmbedding(SavesLora, keras.layers.ReversibleEmbedding):
     """`keras.layers.ReversibleEmbedding` of tokens."""
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Quantise as Keras does, without its type check, which rejects subclasses."""
         super().quantize(mode, type_check=False, config=config)
 
@@ -203,7 +205,7 @@ class Dense(SavesLora, keras.layers.Dense):
     step computes the gradient of the full kernel, which is not trained.
     """
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         if not self.lora_enabled:
             outputs = project(inputs, self.kernel, self.bias)
         else:
@@ -213,7 +215,7 @@ class Dense(SavesLora, keras.layers.Dense):
             outputs = project(inputs, self._kernel, self.bias) + added
         return outputs if self.activation is None else self.activation(outputs)
 
-    def quantize(self, mode=None, type_check=True, config=None):
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
         """Quantise as Keras does, without its type check, which rejects subclasses."""
         super().quantize(mode, type_check=False, config=config)
 
@@ -228,11 +230,18 @@ class ShapedLayer(keras.layers.Layer):
         shape: an `EncoderShape`, or its serialised form (`describe_shape`), as in a Keras config.
     """
 
-    def __init__(self, shape, **kwargs):
+    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.shape = shape if isinstance(shape, EncoderShape) else make_shape(shape)
 
-    def make_dense(self, units, name, activation=None, kind=Dense, **options):
+    def make_dense(
+        self,
+        units: int,
+        name: str,
+        activation: str | Callable | None = None,
+        kind: type[keras.layers.Layer] = Dense,
+        **options: Any,
+    ) -> Any:
         """Return a dense layer, or another class `kind`, with the kernel initializer of the encoder."""
         return kind(
             units,
@@ -243,13 +252,13 @@ class ShapedLayer(keras.layers.Layer):
             **options,
         )
 
-    def make_dropout(self, name):
+    def make_dropout(self, name: str) -> Dropout:
         return Dropout(self.shape.dropout_rate, dtype=self.dtype_policy, name=name)
 
-    def make_layer_norm(self, name, epsilon=None):
+    def make_layer_norm(self, name: str, epsilon: float | None = None) -> keras.layers.LayerNormalization:
         """Return a layer norm. Default epsilon: that of the encoder."""
         epsilon = self.shape.layer_norm_epsilon if epsilon is None else epsilon
         return keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"shape": describe_shape(self.shape)}

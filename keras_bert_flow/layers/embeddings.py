@@ -1,10 +1,15 @@
 """Position and segment embeddings of BERT."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 from keras import ops
 
 from keras_bert_flow.backends.products import matmul
+from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.dense import ShapedLayer, truncated_normal
+from keras_bert_flow.layers.shape import EncoderShape
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -21,12 +26,12 @@ class BertEmbeddings(ShapedLayer):
     Source: Devlin et al. 2019, section 3, figure 2; arXiv:1810.04805.
     """
 
-    def __init__(self, shape, **kwargs):
+    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         self.layer_norm = self.make_layer_norm("layer_norm")
         self.dropout = self.make_dropout("dropout")
 
-    def build(self, token_embeddings_shape, segment_ids_shape=None):
+    def build(self, token_embeddings_shape: Shape, segment_ids_shape: Shape | None = None) -> None:
         width = token_embeddings_shape[-1]
         self.position_embedding = self.add_weight(
             shape=(self.shape.num_position_rows, width),
@@ -42,7 +47,7 @@ class BertEmbeddings(ShapedLayer):
         self.layer_norm.build(token_embeddings_shape)
         self.dropout.build(token_embeddings_shape)
 
-    def call(self, token_embeddings, segment_ids, training=None):
+    def call(self, token_embeddings: Tensor, segment_ids: Tensor, training: bool | None = None) -> Tensor:
         length = token_embeddings.shape[1]
         if length is not None and length > self.shape.max_positions:
             raise ValueError(
@@ -56,7 +61,7 @@ class BertEmbeddings(ShapedLayer):
         hidden = hidden + self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
         return self.dropout(self.layer_norm(hidden), training=training)
 
-    def _embed_segments(self, segment_ids):
+    def _embed_segments(self, segment_ids: Tensor) -> Tensor:
         """Return the segment embedding of each token as a one-hot product.
 
         The gradient of a gather would add thousands of rows into two.
@@ -67,5 +72,5 @@ class BertEmbeddings(ShapedLayer):
         segments = ops.one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
         return matmul(segments, self.segment_embedding)
 
-    def compute_output_shape(self, token_embeddings_shape, segment_ids_shape=None):
+    def compute_output_shape(self, token_embeddings_shape: Shape, segment_ids_shape: Shape | None = None) -> Shape:
         return token_embeddings_shape

@@ -1,12 +1,16 @@
 """Transformer encoder block: self-attention and feed-forward."""
 
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.attention import MASKED_SCORE, PARTS, MultiHeadSelfAttention
-from keras_bert_flow.layers.dense import ShapedLayer, get_activation, get_training_activation, lora_uniform
+from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, get_training_activation, lora_uniform
+from keras_bert_flow.layers.shape import EncoderShape
 
 # Encode several texts per row: merge them into the batch axis, and split the outputs again.
 
@@ -15,13 +19,13 @@ from keras_bert_flow.layers.dense import ShapedLayer, get_activation, get_traini
 class MergeTexts(keras.layers.Layer):
     """Merge the texts of each row into the batch axis: (batch, texts, length) → (batch * texts, length)."""
 
-    def build(self, inputs_shape):
+    def build(self, inputs_shape: Shape) -> None:
         pass
 
-    def call(self, inputs):
+    def call(self, inputs: Tensor) -> Tensor:
         return ops.reshape(inputs, (-1, ops.shape(inputs)[-1]))
 
-    def compute_output_shape(self, inputs_shape):
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         batch, texts, length = inputs_shape
         return (None if batch is None or texts is None else batch * texts, length)
 
@@ -37,15 +41,15 @@ class ChoiceScores(keras.layers.Layer):
         float, (batch, choices).
     """
 
-    def build(self, logits_shape, padding_mask_shape=None):
+    def build(self, logits_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
         pass
 
-    def call(self, logits, padding_mask):
+    def call(self, logits: Tensor, padding_mask: Tensor) -> Tensor:
         is_text = ops.any(ops.cast(padding_mask, "bool"), axis=-1)  # (batch, choices)
         scores = ops.reshape(logits, ops.shape(is_text))
         return ops.where(is_text, scores, ops.cast(MASKED_SCORE, scores.dtype))
 
-    def compute_output_shape(self, logits_shape, padding_mask_shape):
+    def compute_output_shape(self, logits_shape: Shape, padding_mask_shape: Shape) -> Shape:
         return tuple(padding_mask_shape[:2])
 
 
@@ -58,20 +62,20 @@ class SplitTexts(keras.layers.Layer):
         padding_mask: int or bool, (batch, texts, length). Gives the number of texts per row.
     """
 
-    def build(self, vectors_shape, padding_mask_shape=None):
+    def build(self, vectors_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
         pass
 
-    def call(self, vectors, padding_mask):
+    def call(self, vectors: Tensor, padding_mask: Tensor) -> Tensor:
         return ops.reshape(vectors, (-1, ops.shape(padding_mask)[1], vectors.shape[-1]))
 
-    def compute_output_shape(self, vectors_shape, padding_mask_shape):
+    def compute_output_shape(self, vectors_shape: Shape, padding_mask_shape: Shape) -> Shape:
         return (*padding_mask_shape[:2], vectors_shape[-1])
 
 
 # Rematerialisation (gradient checkpointing): recompute part of a layer in the backward pass to save memory.
 
 
-def rematerialise(layer, function, *inputs):
+def rematerialise(layer: keras.layers.Layer, function: Callable, *inputs: Tensor) -> Tensor:
     """Call a function of a built layer, saving only its inputs for the gradients.
 
     It is made a pure function of the layer's weights and dropout seeds, so that the recomputation draws the same masks
@@ -87,7 +91,9 @@ def rematerialise(layer, function, *inputs):
     """
     weights, seeds = layer.trainable_variables, layer.non_trainable_variables
 
-    def compute(weight_values, seed_values, *arguments):
+    def compute(
+        weight_values: list[Tensor], seed_values: list[Tensor], *arguments: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
         mapping = [*zip(weights, weight_values, strict=True), *zip(seeds, seed_values, strict=True)]
         with keras.StatelessScope(state_mapping=mapping) as scope:
             outputs = function(*arguments)
@@ -118,18 +124,23 @@ class EncoderBlock(ShapedLayer):
     Source: Devlin et al. 2019, section 3; google-research/bert, modeling.py, `transformer_model`.
     """
 
-    def __init__(self, shape, lowest=None, **kwargs):
+    def __init__(
+        self, shape: EncoderShape | Mapping[str, Any], lowest: "EncoderBlock | None" = None, **kwargs: Any
+    ) -> None:
         super().__init__(shape, **kwargs)
         self.is_rematerialised = False
         get_activation(self.shape.hidden_act)  # raises for an unknown name
-        shared = self.shape.shared_parts if lowest is not None else ()
-        if "attention" in shared:
+        shared = self.shape.shared_parts
+        self.attention: MultiHeadSelfAttention
+        if lowest is not None and "attention" in shared:
             self.attention = lowest.attention
         else:
             self.attention = MultiHeadSelfAttention(self.shape, dtype=self.dtype_policy, name="attention")
         self.attention_dropout = self.make_dropout("attention_dropout")
         self.attention_layer_norm = self.make_layer_norm("attention_layer_norm")
-        if "intermediate" in shared:
+        self.intermediate: Dense
+        self.output_dense: Dense
+        if lowest is not None and "intermediate" in shared:
             self.intermediate, self.output_dense = lowest.intermediate, lowest.output_dense
         else:
             self.intermediate = self.make_dense(self.shape.intermediate_dim, "intermediate")
@@ -137,7 +148,7 @@ class EncoderBlock(ShapedLayer):
         self.output_dropout = self.make_dropout("output_dropout")
         self.output_layer_norm = self.make_layer_norm("output_layer_norm")
 
-    def build(self, inputs_shape, padding_mask_shape=None):
+    def build(self, inputs_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
         if not self.attention.built:
             self.attention.build(inputs_shape, padding_mask_shape)
         self.attention_dropout.build(inputs_shape)
@@ -148,22 +159,22 @@ class EncoderBlock(ShapedLayer):
         self.output_dropout.build(inputs_shape)
         self.output_layer_norm.build(inputs_shape)
 
-    def call(self, inputs, padding_mask, training=None):
+    def call(self, inputs: Tensor, padding_mask: Tensor, training: bool | None = None) -> Tensor:
         if training and self.is_rematerialised:
             return rematerialise(self, partial(self._transform, training=True), inputs, padding_mask)
         return self._transform(inputs, padding_mask, training)
 
-    def _transform(self, inputs, padding_mask, training):
+    def _transform(self, inputs: Tensor, padding_mask: Tensor, training: bool | None) -> Tensor:
         attended = self.attention(inputs, padding_mask, training=training)
         hidden = self.attention_layer_norm(inputs + self.attention_dropout(attended, training=training))
         activation = (get_training_activation if training else get_activation)(self.shape.hidden_act)
         transformed = self.output_dense(activation(self.intermediate(hidden)))
         return self.output_layer_norm(hidden + self.output_dropout(transformed, training=training))
 
-    def compute_output_shape(self, inputs_shape, padding_mask_shape=None):
+    def compute_output_shape(self, inputs_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
         return inputs_shape
 
-    def enable_lora(self, rank, alpha, targets):
+    def enable_lora(self, rank: int, alpha: float, targets: Sequence[str]) -> None:
         """Add LoRA to the targets; see `models.lora.enable_lora`. Layers that blocks share get it once."""
         attention, parts = self.attention, [part for part in PARTS if part in targets]
         layers = [(attention.query_key_value, {"parts": parts})] if parts else []
@@ -173,13 +184,13 @@ class EncoderBlock(ShapedLayer):
             if not layer.lora_enabled:
                 layer.enable_lora(rank, alpha, lora_uniform, **options)
 
-    def list_matrices(self):
+    def list_matrices(self) -> dict[str, int]:
         """Return path → number of heads for the weight matrices; 0 for all but the fused query, key and value."""
         paths = {weight.path: 0 for weight in self.weights if len(weight.shape) == 2}
         return paths | {self.attention.query_key_value.kernel.path: self.shape.num_heads}
 
 
-def make_blocks(shape, dtype, name):
+def make_blocks(shape: EncoderShape, dtype: Any, name: str) -> list[EncoderBlock]:
     """Return a block for each layer of an encoder, in order.
 
     If `shape.num_blocks` is less than the number of layers, consecutive layers share a block.

@@ -1,16 +1,20 @@
 """Layers of prediction heads: pooler, masked-LM transform, output bias, span scores."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import keras
 from keras import ops
 
 from keras_bert_flow.backends.products import matmul
+from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.layers.dense import ShapedLayer, get_activation
+from keras_bert_flow.layers.shape import EncoderShape
 
 
-def gather_positions(sequence, positions):
+def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
     """Gather positions of a sequence as a one-hot product.
 
     The product is exact, and so is its gradient, another product, deterministic; that of a gather adds rows in any
@@ -33,17 +37,17 @@ class Pooler(ShapedLayer):
     Source: google-research/bert, modeling.py, `BertModel`, scope "pooler".
     """
 
-    def __init__(self, shape, **kwargs):
+    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         self.dense = self.make_dense(self.shape.hidden_dim, "dense", self.shape.pooler_act)
 
-    def build(self, sequence_shape):
+    def build(self, sequence_shape: Shape) -> None:
         self.dense.build((sequence_shape[0], sequence_shape[-1]))
 
-    def call(self, sequence):
+    def call(self, sequence: Tensor) -> Tensor:
         return self.dense(sequence[:, 0, :])  # (batch, hidden)
 
-    def compute_output_shape(self, sequence_shape):
+    def compute_output_shape(self, sequence_shape: Shape) -> Shape:
         return (sequence_shape[0], self.shape.hidden_dim)
 
 
@@ -59,20 +63,20 @@ class MaskedTokenTransform(ShapedLayer):
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
 
-    def __init__(self, shape, **kwargs):
+    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         activation = get_activation(self.shape.mlm_hidden_act or self.shape.hidden_act)
         self.dense = self.make_dense(self.shape.embedding_dim, "dense", activation)
         self.layer_norm = self.make_layer_norm("layer_norm", self.shape.mlm_layer_norm_epsilon)
 
-    def build(self, sequence_shape, mask_positions_shape=None):
+    def build(self, sequence_shape: Shape, mask_positions_shape: Shape | None = None) -> None:
         self.dense.build(sequence_shape)
         self.layer_norm.build((*sequence_shape[:-1], self.shape.embedding_dim))
 
-    def call(self, sequence, mask_positions):
+    def call(self, sequence: Tensor, mask_positions: Tensor) -> Tensor:
         return self.layer_norm(self.dense(gather_positions(sequence, mask_positions)))
 
-    def compute_output_shape(self, sequence_shape, mask_positions_shape):
+    def compute_output_shape(self, sequence_shape: Shape, mask_positions_shape: Shape) -> Shape:
         return (*mask_positions_shape, self.shape.embedding_dim)
 
 
@@ -85,23 +89,23 @@ class OutputBias(keras.layers.Layer):
             all.
     """
 
-    def __init__(self, num_pieces=None, **kwargs):
+    def __init__(self, num_pieces: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.num_pieces = num_pieces
 
-    def build(self, logits_shape):
+    def build(self, logits_shape: Shape) -> None:
         self.bias = self.add_weight(shape=(logits_shape[-1],), initializer="zeros", name="bias")
 
-    def call(self, logits):
+    def call(self, logits: Tensor) -> Tensor:
         logits = logits + self.bias
         if self.num_pieces is None:
             return logits
         return ops.where(ops.arange(logits.shape[-1]) < self.num_pieces, logits, ops.cast(MASKED_SCORE, logits.dtype))
 
-    def compute_output_shape(self, logits_shape):
+    def compute_output_shape(self, logits_shape: Shape) -> Shape:
         return logits_shape
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"num_pieces": self.num_pieces}
 
 
@@ -116,15 +120,15 @@ class SpanScores(keras.layers.Layer):
         {"start": float, (batch, length), "end": the same}. `MASKED_SCORE` for padding.
     """
 
-    def build(self, logits_shape, padding_mask_shape=None):
+    def build(self, logits_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
         pass
 
-    def call(self, logits, padding_mask):
+    def call(self, logits: Tensor, padding_mask: Tensor) -> dict[str, Tensor]:
         is_real = ops.cast(padding_mask, "bool")
         masked = ops.cast(MASKED_SCORE, logits.dtype)
         return {name: ops.where(is_real, logits[..., place], masked) for place, name in enumerate(("start", "end"))}
 
-    def compute_output_shape(self, logits_shape, padding_mask_shape=None):
+    def compute_output_shape(self, logits_shape: Shape, padding_mask_shape: Shape | None = None) -> dict[str, Shape]:
         return {"start": tuple(logits_shape[:-1]), "end": tuple(logits_shape[:-1])}
 
 
@@ -134,7 +138,7 @@ POOLINGS = ("mean", "cls", "max")
 SMALLEST_SQUARE = 1e-24  # the square of the epsilon of `torch.nn.functional.normalize`
 
 
-def unit_length(vectors):
+def unit_length(vectors: Tensor) -> Tensor:
     """Normalise vectors to unit length along the last axis; the zero vector stays zero, and so does its gradient.
 
     Keras' `UnitNormalization` computes the same, but its gradient at 0, the vector of filler, is NaN.
@@ -160,21 +164,21 @@ class TokenPooling(keras.layers.Layer):
     Source: Reimers and Gurevych 2019, section 3; arXiv:1908.10084.
     """
 
-    def __init__(self, pooling="mean", normalize=False, **kwargs):
+    def __init__(self, pooling: str = "mean", normalize: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         if pooling not in POOLINGS:
             raise ValueError(f"`pooling` must be one of {', '.join(POOLINGS)}. Received: pooling={pooling!r}.")
         self.pooling = pooling
         self.normalize = normalize
 
-    def build(self, sequence_shape, padding_mask_shape=None):
+    def build(self, sequence_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
         pass
 
-    def call(self, sequence, padding_mask):
+    def call(self, sequence: Tensor, padding_mask: Tensor) -> Tensor:
         vectors = self._pool(sequence, padding_mask)
         return unit_length(vectors) if self.normalize else vectors
 
-    def _pool(self, sequence, padding_mask):
+    def _pool(self, sequence: Tensor, padding_mask: Tensor) -> Tensor:
         if self.pooling == "cls":
             return sequence[:, 0, :]
         is_real = ops.expand_dims(ops.cast(padding_mask, "bool"), -1)  # (batch, length, 1)
@@ -184,17 +188,17 @@ class TokenPooling(keras.layers.Layer):
         weights = ops.cast(is_real, sequence.dtype)
         return ops.sum(sequence * weights, axis=1) / ops.maximum(ops.sum(weights, axis=1), 1)
 
-    def compute_output_shape(self, sequence_shape, padding_mask_shape=None):
+    def compute_output_shape(self, sequence_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
         return (sequence_shape[0], sequence_shape[-1])
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"pooling": self.pooling, "normalize": self.normalize}
 
 
 # Token replacement of ELECTRA: sample tokens from a masked LM, and score whether they were detected.
 
 
-def draw_classes(logits, draws):
+def draw_classes(logits: Tensor, draws: Tensor) -> Tensor:
     """Sample a class from the softmax of each row of logits, by inverse transform sampling.
 
     The cumulative sum is taken in blocks, whose size is about the root of the number of classes: one over all classes
@@ -238,10 +242,12 @@ class ReplaceTokens(keras.layers.Layer):
     Source: Clark et al. 2020 (ELECTRA), section 2; arXiv:2003.10555.
     """
 
-    def build(self, *shapes, **named_shapes):
+    def build(self, *shapes: Shape, **named_shapes: Shape) -> None:
         pass
 
-    def call(self, token_ids, mask_positions, mask_ids, logits, draws):
+    def call(
+        self, token_ids: Tensor, mask_positions: Tensor, mask_ids: Tensor, logits: Tensor, draws: Tensor
+    ) -> dict[str, Tensor]:
         logits = ops.stop_gradient(ops.reshape(logits, (-1, logits.shape[-1])))
         drawn = ops.reshape(draw_classes(logits, ops.reshape(draws, (-1,))), ops.shape(mask_positions))
         # (batch, masks_per_sequence, length)
@@ -249,22 +255,24 @@ class ReplaceTokens(keras.layers.Layer):
         places = places * ops.cast(mask_positions > 0, "int32")[..., None]
         is_masked = ops.max(places, axis=1) > 0
 
-        def put(tokens):
+        def put(tokens: Tensor) -> Tensor:
             return ops.where(is_masked, ops.max(places * ops.cast(tokens, "int32")[..., None], axis=1), token_ids)
 
         replaced, original = put(drawn), put(mask_ids)
         return {"token_ids": replaced, "is_replaced": ops.not_equal(replaced, original)}
 
-    def compute_output_spec(self, token_ids, mask_positions, mask_ids, logits, draws):
+    def compute_output_spec(
+        self, token_ids: Tensor, mask_positions: Tensor, mask_ids: Tensor, logits: Tensor, draws: Tensor
+    ) -> dict[str, keras.KerasTensor]:
         return {
             "token_ids": keras.KerasTensor(token_ids.shape, "int32"),
             "is_replaced": keras.KerasTensor(token_ids.shape, "bool"),
         }
 
 
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
-class Verdicts(keras.layers.Layer):
-    """Convert the logits of "replaced" into two-class logits, wrong and right verdict, so that every label is 1.
+@keras.saving.register_keras_serializable(package="keras_bert_flow", name="Verdicts")  # the name in saved files
+class DetectionLogits(keras.layers.Layer):
+    """Convert the logits of "replaced" into two-class logits, incorrect and correct, so that every label is 1.
 
     The loss is then a classification loss whose labels are known before the tokens are sampled.
 
@@ -275,12 +283,12 @@ class Verdicts(keras.layers.Layer):
         float32, (batch, length, 2).
     """
 
-    def build(self, logits_shape, is_replaced_shape=None):
+    def build(self, logits_shape: Shape, is_replaced_shape: Shape | None = None) -> None:
         pass
 
-    def call(self, logits, is_replaced):
-        right = ops.where(is_replaced, logits, -logits)
-        return ops.stack([ops.zeros_like(right), right], axis=-1)
+    def call(self, logits: Tensor, is_replaced: Tensor) -> Tensor:
+        correct = ops.where(is_replaced, logits, -logits)
+        return ops.stack([ops.zeros_like(correct), correct], axis=-1)
 
-    def compute_output_shape(self, logits_shape, is_replaced_shape=None):
+    def compute_output_shape(self, logits_shape: Shape, is_replaced_shape: Shape | None = None) -> Shape:
         return (*logits_shape, 2)

@@ -53,7 +53,7 @@ class EncoderShape:
     mlm_layer_norm_epsilon: float | None = None
     num_pieces: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_heads(self.hidden_dim, self.num_heads)
 
     @property
@@ -76,7 +76,7 @@ class EncoderShape:
         return self.max_positions + self.position_offset
 
     @property
-    def widens_embeddings(self) -> bool:
+    def projects_embeddings(self) -> bool:
         """Whether a dense layer projects the embeddings to the width of the blocks."""
         return self.embedding_dim != self.hidden_dim
 

@@ -1,16 +1,18 @@
 """The BERT encoder (backbone) as a functional Keras model."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import keras
 
 from keras_bert_flow.backends.products import product_dtype
+from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.by_name import load_by_name, load_public
 from keras_bert_flow.layers.attention import PackTokens, UnpackTokens
 from keras_bert_flow.layers.dense import Dense, TokenEmbedding, truncated_normal
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.family import BLOCK, DEFAULT, WIDENING, Family, find_family
+from keras_bert_flow.models.families.family import BLOCK, DEFAULT, EMBEDDING_PROJECTION, Family, find_family
 from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.saved_as import SavedAs
 from keras_bert_flow.models.sizes import get_size
@@ -45,14 +47,16 @@ class BlockStack:
     Attributes:
         layers: a block for each layer; layers with the same block share its weights.
         blocks: the distinct blocks, from the lowest up.
-        widening: the dense layer below them; None if the embeddings are as wide as the blocks.
+        embedding_projection: the dense layer below them; None if the embeddings are as wide as the blocks.
     """
 
-    def __init__(self, family: Family, shape: EncoderShape, dtype: Any, prefix: str = ""):
-        self.widening = None
-        if shape.widens_embeddings:
+    def __init__(self, family: Family, shape: EncoderShape, dtype: Any, prefix: str = "") -> None:
+        self.embedding_projection = None
+        if shape.projects_embeddings:
             initializer = truncated_normal(shape.initializer_range)
-            self.widening = Dense(shape.hidden_dim, kernel_initializer=initializer, dtype=dtype, name=prefix + WIDENING)
+            self.embedding_projection = Dense(
+                shape.hidden_dim, kernel_initializer=initializer, dtype=dtype, name=prefix + EMBEDDING_PROJECTION
+            )
         self.layers = load_by_name(family.blocks)(shape, dtype, prefix + BLOCK)
         self.blocks = list(dict.fromkeys(self.layers))
         self._packing = PackTokens(dtype=dtype.name, name=f"{prefix}pack_tokens")
@@ -67,7 +71,7 @@ class BlockStack:
             embedded: output of the embeddings, (batch, length, embedding).
             padding_mask: int, (batch, length). 1 for a real token.
         """
-        hidden = embedded if self.widening is None else self.widening(embedded)
+        hidden = embedded if self.embedding_projection is None else self.embedding_projection(embedded)
         hidden_states = [hidden]
         hidden = self._packing(hidden, padding_mask)
         for block in self.layers:
@@ -83,19 +87,19 @@ LOAD = "keras_bert_flow.conversion.model_directory:load_model"
 SAVE = "keras_bert_flow.conversion.model_directory:save_model_directory"
 
 
-def load_preset(kind: type, path, **overrides):
+def load_preset(kind: type, path: str | Path, **overrides: Any) -> Any:
     """Load a model of class `kind` from a model directory, and note the directory for its preprocessor."""
     model = load_by_name(LOAD)(kind, path, **overrides)
     getattr(model, "backbone", model).preset = str(path)
     return model
 
 
-def load_preprocessor(path, max_positions):
+def load_preprocessor(path: str | Path, max_positions: int) -> Any:
     """Return the `TextPreprocessor` of a model directory, or None if it holds no tokenizer."""
     return load_public("TextPreprocessor").of_model(path, max_positions)
 
 
-def save_preset(model, path, **details) -> None:
+def save_preset(model: keras.Model, path: str | Path, **details: Any) -> None:
     """Write a model to a model directory, with the tokenizer of its preprocessor unless a vocabulary is given."""
     load_by_name(SAVE)(model, path, **details)
     preprocessor = getattr(model, "preprocessor", None)
@@ -121,6 +125,13 @@ class Backbone(ReentrantModel):
         sizes: fields of the family's shape: see `layers.shape.EncoderShape`. They are attributes of the backbone.
     Raises:
         ValueError: `family` or `hidden_act` is unknown, or `hidden_dim` is not divisible by `num_heads`.
+    Example:
+        >>> backbone = kbf.Backbone.from_size("tiny", vocabulary_size=100, family="albert")
+        >>> token_ids = np.array([[2, 7, 8, 3]])
+        >>> inputs = {"token_ids": token_ids, "segment_ids": token_ids * 0, "padding_mask": token_ids * 0 + 1}
+        >>> outputs = backbone.predict(inputs, verbose=0)
+        >>> outputs["sequence_output"].shape, outputs["pooled_output"].shape
+        ((1, 4, 128), (1, 128))
     """
 
     saved_as = SavedAs("Model", "encoder", use_pooler=None)
@@ -129,7 +140,14 @@ class Backbone(ReentrantModel):
 
     preset = None  # the model directory that it was loaded from by `from_preset`
 
-    def __init__(self, family=None, use_pooler=None, dtype=None, name=None, **sizes):
+    def __init__(
+        self,
+        family: str | None = None,
+        use_pooler: bool | None = None,
+        dtype: Any = None,
+        name: str | None = None,
+        **sizes: Any,
+    ) -> None:
         family = family or self.only_family or DEFAULT
         if self.only_family not in (None, family):
             raise ValueError(
@@ -166,65 +184,69 @@ class Backbone(ReentrantModel):
         self.shape = shape
         self.hidden_states = hidden_states
         self.blocks = stack.blocks
-        self.widening = stack.widening
+        self.embedding_projection = stack.embedding_projection
         for field, value in shape.describe().items():
             setattr(self, field, value)
 
     @classmethod
-    def from_size(cls, size, vocabulary_size, **overrides):
+    def from_size(cls, size: str, vocabulary_size: int, **overrides: Any) -> Self:
         """Build an encoder of a published size: tiny, mini, small, medium, base or large."""
         return cls(vocabulary_size=vocabulary_size, **(get_size(size) | overrides))
 
     @classmethod
-    def from_preset(cls, path, **overrides):
+    def from_preset(cls, path: str | Path, **overrides: Any) -> Self:
         """Load from a model directory, ours or Hugging Face's; dropout rates, `dtype` and `name` can be overridden."""
         return load_preset(cls, path, **overrides)
 
-    def save_to_preset(self, path, **details):
+    def save_to_preset(self, path: str | Path, **details: Any) -> None:
         """Write a model directory; see `conversion.model_directory.save_model_directory`."""
         save_preset(self, path, **details)
 
-    def list_id_sizes(self):
+    def list_id_sizes(self) -> dict[str, int | None]:
         """Return input name → the number of ids that its table has, None for places in a row."""
         sizes = {"token_ids": self.vocabulary_size, "mask_positions": None}
         return sizes | ({"segment_ids": self.shape.num_segments} if self.shape.num_segments > 1 else {})
 
-    def embed(self, token_ids, segment_ids):
+    def embed(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
         """Return the output of the embeddings, (batch, length, embedding), for a second encoder that shares them."""
         return self.get_layer("embeddings")(self.token_embedding(token_ids), segment_ids)
 
-    def find_depths(self):
+    def find_depths(self) -> dict[str, int]:
         """Return weight path → depth: 0 for the embeddings, 1 for the lowest block, and so on.
 
         The pooler has no depth. Weights shared by several blocks have the depth of the lowest.
         """
-        lowest = [self.token_embedding, self.get_layer("embeddings"), *([self.widening] if self.widening else [])]
+        lowest = [
+            self.token_embedding,
+            self.get_layer("embeddings"),
+            *([self.embedding_projection] if self.embedding_projection else []),
+        ]
         parts = [lowest, *([block] for block in self.blocks)]
         lowest_last = reversed([*enumerate(parts)])
         return {weight.path: depth for depth, layers in lowest_last for layer in layers for weight in layer.weights}
 
-    def list_matrices(self):
+    def list_matrices(self) -> dict[str, int]:
         """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""
         return {path: heads for block in self.blocks for path, heads in block.list_matrices().items()}
 
-    def freeze_lowest(self, num_blocks):
+    def freeze_lowest(self, num_blocks: int) -> None:
         """Freeze the embeddings and the lowest blocks; see `models.frozen.freeze_lowest`."""
         freeze_lowest(self, num_blocks)
 
-    def enable_lora(self, rank, alpha=ALPHA, targets=(QUERY, VALUE)):
+    def enable_lora(self, rank: int, alpha: float = ALPHA, targets: Sequence[str] = (QUERY, VALUE)) -> None:
         """Freeze the embeddings and the blocks, and add LoRA; see `models.lora.enable_lora`."""
         enable_lora(self, rank, alpha, targets)
 
-    def set_rematerialised(self, is_rematerialised=True):
+    def set_rematerialised(self, is_rematerialised: bool = True) -> None:
         """Enable or disable rematerialisation (gradient checkpointing) of each encoder block, before the first step."""
         for block in self.blocks:
             block.is_rematerialised = is_rematerialised
 
-    def make_hidden_states_model(self):
+    def make_hidden_states_model(self) -> ReentrantModel:
         """Return a model with the same weights that outputs a list of hidden states: embeddings, then each layer."""
         return ReentrantModel(self.input, list(self.hidden_states), name="hidden_states")
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "family": self.family,
             **self.shape.describe(),
@@ -237,7 +259,7 @@ class Backbone(ReentrantModel):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         arguments = dict(config)
         frozen, adapted, quantized = (arguments.pop(key, None) for key in (FROZEN, LORA, QUANTIZED))
         return freeze(quantize(restore_lora(cls(**arguments), adapted), quantized), frozen)
@@ -248,12 +270,18 @@ class BertBackbone(Backbone):
     """A `Backbone` of the family `bert`.
 
     Source: Devlin et al. 2019, section 3; arXiv:1810.04805.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=30522)
+        >>> backbone.num_layers, backbone.hidden_dim
+        (2, 128)
+        >>> f"{backbone.count_params():,}"
+        '4,385,920'
     """
 
     only_family = "bert"
 
 
-def require_pooler(backbone):
+def require_pooler(backbone: Backbone) -> None:
     """Raise ValueError unless a backbone has a `pooled_output`, as heads for whole texts need."""
     if not backbone.use_pooler:
         raise ValueError(
@@ -262,7 +290,7 @@ def require_pooler(backbone):
         )
 
 
-def refuse_pooler(backbone):
+def refuse_pooler(backbone: Backbone) -> None:
     """Raise ValueError if a backbone has a pooler, which heads for tokens would leave untrained."""
     if backbone.use_pooler:
         raise ValueError(

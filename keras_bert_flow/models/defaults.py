@@ -1,7 +1,7 @@
 """Default losses, metrics and optimizer of `compile()`."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -16,7 +16,7 @@ from keras_bert_flow.backends.optimizers import (
     step_at_once,
     step_by_torch,
 )
-from keras_bert_flow.backends.values import as_tensor
+from keras_bert_flow.backends.values import Tensor, as_tensor
 
 # Weight decay exclusions that survive saving, which Keras leaves out of a saved optimizer.
 
@@ -30,12 +30,12 @@ class ExcludesNames:
 
     exclude_from_weight_decay: Callable[..., None]  # of the optimizer class with this mixin
 
-    def __init__(self, *args, **kwargs):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.exclude_from_weight_decay(var_names=list(UNDECAYED_NAMES))
 
 
-def list_undecayed(optimizer, variables):
+def list_undecayed(optimizer: Any, variables: Sequence[keras.Variable]) -> list[str]:
     """Return the paths of variables excluded from weight decay, except those that `ExcludesNames` excludes."""
     if optimizer is None:
         return []
@@ -58,18 +58,18 @@ class OptimizerWithExclusions:
         undecayed: paths of the variables without decay.
     """
 
-    def __init__(self, optimizer, undecayed):
+    def __init__(self, optimizer: Mapping[str, Any], undecayed: Sequence[str]) -> None:
         self._config = {"optimizer": optimizer, "undecayed": undecayed}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return self._config
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> keras.optimizers.Optimizer:
         optimizer = keras.saving.deserialize_keras_object(config["optimizer"])
         build, paths = optimizer.build, set(config["undecayed"])
 
-        def exclude_and_build(variables):
+        def exclude_and_build(variables: Sequence[keras.Variable]) -> None:
             if excluded := [variable for variable in variables if variable.path in paths]:
                 _innermost(optimizer).exclude_from_weight_decay(var_list=excluded)
             build(variables)
@@ -78,7 +78,7 @@ class OptimizerWithExclusions:
         return optimizer
 
 
-def _innermost(optimizer):
+def _innermost(optimizer: Any) -> Any:
     while hasattr(optimizer, "inner_optimizer"):
         optimizer = optimizer.inner_optimizer
     return optimizer
@@ -95,7 +95,7 @@ class _AdamW(ExcludesNames, _KerasAdamW):
     """Base class of the AdamW variants below."""
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Any:
         """Return the fastest AdamW for this backend and device, since they may differ from those of the saved model."""
         chosen = choose_adamw(is_plain=not any(map(config.get, UNFUSED)))
         return super().from_config(config) if chosen is cls else chosen.from_config(config)
@@ -105,10 +105,10 @@ class _AdamW(ExcludesNames, _KerasAdamW):
 class DenseAdamW(_AdamW):
     """AdamW for TensorFlow: fused, and correct for gathered embeddings; see `dense_gradients`."""
 
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         return super().apply(dense_gradients(grads), trainable_variables)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: keras.Variable, learning_rate: Tensor) -> None:
         index = self._get_variable_index(variable)  # Keras leaves this private method to subclasses
         places = self._momentums[index], self._velocities[index], variable
         step = ops.cast(self.iterations + 1, "float32")
@@ -118,7 +118,7 @@ class DenseAdamW(_AdamW):
         for place, value in zip(places, step_at_once(gradient, *values, rate, *self._constants()), strict=True):
             self.assign(place, value)
 
-    def _constants(self):
+    def _constants(self) -> tuple[float, float, float]:
         return self.beta_1, self.beta_2, self.epsilon
 
 
@@ -131,10 +131,10 @@ class FusedAdamW(_AdamW):
     `UNFUSED`.
     """
 
-    def apply(self, grads, trainable_variables=None):
+    def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
         apply_at_once(self, grads, trainable_variables, self._step)
 
-    def _step(self, given, scale, rate):
+    def _step(self, given: list[tuple[Tensor, keras.Variable, int]], scale: Tensor | None, rate: float) -> None:
         for is_decayed in (True, False):
             chosen = [entry for entry in given if self._use_weight_decay(entry[1]) == is_decayed]
             indices = [index for _, _, index in chosen]
@@ -155,13 +155,13 @@ class FusedAdamW(_AdamW):
 class ExcludingAdamW(_AdamW):
     """AdamW for JAX, and for PyTorch on an accelerator."""
 
-    def _apply_weight_decay(self, variables):
+    def _apply_weight_decay(self, variables: Sequence[keras.Variable]) -> None:
         # If only biases are trained, there is nothing to decay, and PyTorch does not accept an empty list.
         if any(map(self._use_weight_decay, variables)):
             super()._apply_weight_decay(variables)
 
 
-def choose_adamw(is_plain):
+def choose_adamw(is_plain: bool) -> type[_AdamW]:
     """Return the fastest AdamW class for the current backend and device.
 
     Args:
@@ -176,18 +176,18 @@ EPSILON = 1e-6  # google-research/bert, optimization.py
 
 
 @fuse
-def _cross_entropies(labels, logits):
+def _cross_entropies(labels: Tensor, logits: Tensor) -> Tensor:
     """Return the cross-entropy of each row, (rows,), without computing the log-softmax of the other classes."""
     picked = ops.take_along_axis(logits, ops.expand_dims(labels, -1), axis=-1)[:, 0]
     return ops.logsumexp(logits, axis=-1) - picked
 
 
-def are_distributions(labels, logits):
+def are_distributions(labels: Tensor, logits: Tensor) -> bool:
     """Return whether labels are probabilities of classes, one-hot ones included, and not ids."""
     return len(labels.shape) == len(logits.shape) > 1 and labels.shape[-1] == logits.shape[-1] not in (1, None)
 
 
-def share_logits(labels, logits):
+def share_logits(labels: Tensor, logits: Tensor) -> bool:
     """Return whether all labels of a row, (batch, labels), share one set of logits, (batch, 1, classes)."""
     return len(logits.shape) == 3 and logits.shape[1] == 1 and len(labels.shape) == 2 and labels.shape[1] != 1
 
@@ -205,13 +205,13 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     and on JAX multiplies logits by one-hot labels. For PyTorch on a CPU see `backends.cross_entropy`.
     """
 
-    def __init__(self, from_logits=True, **kwargs):
+    def __init__(self, from_logits: bool = True, **kwargs: Any) -> None:
         super().__init__(from_logits=from_logits, **kwargs)
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         return super().__call__(_leave_out(y_true, sample_weight), y_pred, sample_weight)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if len(y_pred.shape) == 3 and y_pred.shape[-1] == 1:
             return y_pred[..., 0]
         if are_distributions(y_true, y_pred):
@@ -221,7 +221,7 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
         is_class = ops.reshape(is_class, ops.shape(losses))
         return ops.where(is_class, losses, ops.cast(float("nan"), losses.dtype))
 
-    def _find_entropies(self, y_true, y_pred):
+    def _find_entropies(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if share_logits(y_true, y_pred):
             logits = ops.convert_to_tensor(y_pred)[:, 0]  # (batch, classes)
             picked = ops.take_along_axis(logits, ops.cast(y_true, "int32"), axis=-1)
@@ -237,13 +237,13 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
         return ops.reshape(losses, ops.shape(y_pred)[:-1])
 
 
-def find_classes(labels, count):
+def find_classes(labels: Tensor, count: Tensor | int) -> Tensor:
     """Return which integer labels are classes, from 0 to `count` - 1, bool."""
     labels = ops.convert_to_tensor(labels)
     return ops.logical_and(labels >= 0, labels < ops.cast(count, labels.dtype))
 
 
-def _leave_out(labels, weights):
+def _leave_out(labels: Tensor, weights: Tensor | None) -> Tensor:
     """Return labels with 0 in place of those without a weight, which may be of no class."""
     if weights is None:
         return labels
@@ -255,7 +255,7 @@ def _leave_out(labels, weights):
     return ops.where(ops.equal(weights, 0), ops.zeros_like(labels), labels)
 
 
-def token_loss(is_sum=False):
+def token_loss(is_sum: bool = False) -> TokenLoss:
     """Return the cross-entropy loss of integer labels, averaged over sample weights.
 
     The sum is divided by that of the weights, not by the number of positions, to keep filler out of the mean.
@@ -274,7 +274,7 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
     a CPU it uses NumPy's `argmax`.
     """
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         y_true, y_pred = ops.convert_to_tensor(y_true), ops.convert_to_tensor(y_pred)
         if are_distributions(y_true, y_pred):
             y_true = ops.argmax(y_true, axis=-1)
@@ -292,12 +292,18 @@ class TokenAccuracy(keras.metrics.SparseCategoricalAccuracy):
         return keras.metrics.Mean.update_state(self, ops.cast(is_first, self.dtype), sample_weight)
 
 
-def token_accuracy():
+def token_accuracy() -> TokenAccuracy:
     """Return the accuracy metric of integer labels: the share that equals the argmax, the first of ties."""
     return TokenAccuracy(name="accuracy")
 
 
-def make_adamw(learning_rate, weight_decay=0.01, clip_norm=1.0, epsilon=EPSILON, **options):
+def make_adamw(
+    learning_rate: float | keras.optimizers.schedules.LearningRateSchedule,
+    weight_decay: float = 0.01,
+    clip_norm: float | None = 1.0,
+    epsilon: float = EPSILON,
+    **options: Any,
+) -> _AdamW:
     """Return AdamW without weight decay on biases and layer norms.
 
     Args:

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.layers.heads import unit_length
 from keras_bert_flow.models.defaults import TokenAccuracy, TokenLoss
@@ -15,21 +16,28 @@ from keras_bert_flow.models.defaults import TokenAccuracy, TokenLoss
 class SquaredError(keras.losses.Loss):
     """Squared error of one number per row, (batch,); Keras' own averages over the last axis, here the batch axis."""
 
-    def __init__(self, reduction="mean_with_sample_weight", **kwargs):
+    def __init__(self, reduction: str = "mean_with_sample_weight", **kwargs: Any) -> None:
         super().__init__(reduction=reduction, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.square(ops.reshape(y_true, ops.shape(y_pred)) - y_pred)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TagLoss(TokenLoss):
-    """Cross-entropy of the labelled tokens; a label below 0, such as -1 or -100, means none and has weight 0."""
+    """Cross-entropy of the labelled tokens; a label below 0, such as -1 or -100, means none and has weight 0.
 
-    def __init__(self, reduction="mean_with_sample_weight", **kwargs):
+    Example:
+        >>> labels = np.array([[1, 0, -100]])  # the last token has no label
+        >>> logits = np.array([[[0, 0], [0, 0], [9, -9]]], "float32")
+        >>> round(float(kbf.TagLoss()(labels, logits)), 4)
+        0.6931
+    """
+
+    def __init__(self, reduction: str = "mean_with_sample_weight", **kwargs: Any) -> None:
         super().__init__(reduction=reduction, **kwargs)
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         return super().__call__(*weigh_tags(y_true, y_pred, sample_weight))
 
 
@@ -37,7 +45,7 @@ class TagLoss(TokenLoss):
 class TagAccuracy(TokenAccuracy):
     """Accuracy over the labelled tokens, as for `TagLoss`."""
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         return super().update_state(*weigh_tags(y_true, y_pred, sample_weight))
 
 
@@ -45,10 +53,10 @@ class TagAccuracy(TokenAccuracy):
 class LabelLoss(keras.losses.BinaryCrossentropy):
     """Binary cross-entropy of multi-label logits, averaged over labels; NaN for a label outside 0 to 1."""
 
-    def __init__(self, from_logits=True, reduction="mean_with_sample_weight", **kwargs):
+    def __init__(self, from_logits: bool = True, reduction: str = "mean_with_sample_weight", **kwargs: Any) -> None:
         super().__init__(from_logits=from_logits, reduction=reduction, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         losses = super().call(y_true, y_pred)
         is_valid = ops.all(ops.logical_and(y_true >= 0, y_true <= 1), axis=-1)
         return ops.where(is_valid, losses, ops.cast(float("nan"), losses.dtype))
@@ -58,7 +66,7 @@ class LabelLoss(keras.losses.BinaryCrossentropy):
 class LabelAccuracy(keras.metrics.Mean):
     """Binary accuracy of multi-label logits, with threshold 0; Keras' own does not take logits."""
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         is_right = ops.equal(ops.convert_to_tensor(y_pred) > 0, ops.cast(y_true, "float32") > 0.5)
         return super().update_state(ops.mean(ops.cast(is_right, "float32"), axis=-1), sample_weight)
 
@@ -67,10 +75,10 @@ class LabelAccuracy(keras.metrics.Mean):
 class BinaryTokenLoss(keras.losses.Loss):
     """Binary cross-entropy of each token's logit, (batch, length); Keras' own averages over a row."""
 
-    def __init__(self, reduction="mean_with_sample_weight", **kwargs):
+    def __init__(self, reduction: str = "mean_with_sample_weight", **kwargs: Any) -> None:
         super().__init__(reduction=reduction, **kwargs)
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.binary_crossentropy(ops.cast(y_true, y_pred.dtype), y_pred, from_logits=True)
 
 
@@ -78,12 +86,12 @@ class BinaryTokenLoss(keras.losses.Loss):
 class BinaryTokenAccuracy(keras.metrics.Mean):
     """Binary accuracy of each token's logit, with threshold 0."""
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         is_right = ops.equal(ops.convert_to_tensor(y_pred) > 0, ops.cast(y_true, "float32") > 0.5)
         return super().update_state(ops.cast(is_right, "float32"), sample_weight)
 
 
-def weigh_tags(labels, logits, sample_weight=None):
+def weigh_tags(labels: Tensor, logits: Tensor, sample_weight: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Return labels clipped to at least 0, the logits, and weights of 0 where the label was negative.
 
     Args:
@@ -115,7 +123,7 @@ class DatasetLosses:
         weights: output → factor of its mean in the total.
     """
 
-    def __init__(self, losses: Mapping[str | None, keras.losses.Loss], weights: Mapping[str | None, float]):
+    def __init__(self, losses: Mapping[str | None, keras.losses.Loss], weights: Mapping[str | None, float]) -> None:
         self._losses = {name: _without_reduction(loss) for name, loss in losses.items()}
         self._weights = weights
 
@@ -193,7 +201,7 @@ class CosineLoss(SquaredError):
     `sentence_transformers`.
     """
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return super().call(y_true, pair_cosines(y_pred))
 
 
@@ -201,7 +209,7 @@ class CosineLoss(SquaredError):
 class CosineError(keras.metrics.RootMeanSquaredError):
     """Root mean squared error of the cosine similarity, as for `CosineLoss`."""
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         cosines = pair_cosines(y_pred)
         return super().update_state(ops.reshape(y_true, ops.shape(cosines)), cosines, sample_weight)
 
@@ -220,15 +228,15 @@ class ContrastiveLoss(TokenLoss):
     `sentence_transformers`, which has no such ids: its batches contain no text twice.
     """
 
-    def __init__(self, scale=20.0, reduction="mean_with_sample_weight", **kwargs):
+    def __init__(self, scale: float = 20.0, reduction: str = "mean_with_sample_weight", **kwargs: Any) -> None:
         super().__init__(reduction=reduction, **kwargs)
         self.scale = scale
 
-    def __call__(self, y_true, y_pred, sample_weight=None):
+    def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         logits = candidate_logits(y_pred, y_true, sample_weight, self.scale)
         return super().__call__(_own_places(logits), logits, sample_weight)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"scale": self.scale}
 
 
@@ -236,18 +244,18 @@ class ContrastiveLoss(TokenLoss):
 class ContrastiveAccuracy(TokenAccuracy):
     """Share of pairs whose second text is the nearest of the candidates of `ContrastiveLoss`."""
 
-    def update_state(self, y_true, y_pred, sample_weight=None):
+    def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
         logits = candidate_logits(y_pred, y_true, sample_weight)
         return super().update_state(_own_places(logits), logits, sample_weight)
 
 
-def pair_cosines(vectors):
+def pair_cosines(vectors: Tensor) -> Tensor:
     """Return the cosine of each pair, (batch,), of vectors, (batch, 2, hidden)."""
     units = unit_length(ops.convert_to_tensor(vectors))
     return ops.sum(units[:, 0] * units[:, 1], axis=-1)
 
 
-def candidate_logits(vectors, numbers, weights=None, scale=1.0):
+def candidate_logits(vectors: Tensor, numbers: Tensor, weights: Tensor | None = None, scale: float = 1.0) -> Tensor:
     """Return the scaled cosine of each first text with each second one, (batch, batch).
 
     It is `MASKED_SCORE` if the second text is not a valid negative: it is filler, or its pair shares a text with that
@@ -263,11 +271,11 @@ def candidate_logits(vectors, numbers, weights=None, scale=1.0):
     return ops.where(ops.logical_or(is_own, is_negative), logits, ops.cast(MASKED_SCORE, logits.dtype))
 
 
-def _share_a_text(numbers):
+def _share_a_text(numbers: Tensor) -> Tensor:
     """Return whether two pairs have a text in common, bool, (batch, batch)."""
     is_same = ops.equal(numbers[:, None, :, None], numbers[None, :, None, :])  # (pair, pair, its text, its text)
     return ops.any(is_same, axis=(-1, -2))
 
 
-def _own_places(logits):
+def _own_places(logits: Tensor) -> Tensor:
     return ops.arange(ops.shape(logits)[0], dtype="int32")

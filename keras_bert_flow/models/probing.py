@@ -60,7 +60,7 @@ def make_vocabulary_model(masked_lm: keras.Model) -> keras.Model:
 WHOLE = "none"  # no pooling: a vector for each token
 
 
-def make_features_model(backbone, layers: Sequence[int], pooling: str = WHOLE) -> keras.Model:
+def make_features_model(backbone: keras.Model, layers: Sequence[int], pooling: str = WHOLE) -> keras.Model:
     """Return a model with the weights of an encoder that outputs the concatenated hidden states of some layers.
 
     Layers above the highest of these are not computed.

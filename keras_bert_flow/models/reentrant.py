@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import keras
 
@@ -19,30 +20,39 @@ class ReentrantModel(keras.Model):
     Not an `abc.ABC`, because Keras instantiates every class between `keras.Model` and a model to insert `Functional`.
     """
 
-    def __init__(self, *args, **kwargs):
+    test_function: Any  # set by Keras
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._evaluating = threading.RLock()
         self._loops = StatelessLoops(self) if keras.backend.backend() == "jax" else None
 
-    def compile(self, *args, **kwargs):
+    def compile(self, *args: Any, **kwargs: Any) -> None:
         super().compile(*args, **kwargs)
         if keras.backend.backend() == "jax":
             self._loops = StatelessLoops(self)
 
-    def fit(self, *args, **kwargs):
+    def fit(self, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         with self._keeping_state():
             return super().fit(*args, **kwargs)
 
-    def predict_on_batch(self, x):
+    def predict_on_batch(self, x: Any) -> Any:
         with self._keeping_state():
             return super().predict_on_batch(x) if self._loops is None else self._loops.predict_on_batch(x)
 
-    def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+    def predict(
+        self,
+        x: Any,
+        batch_size: int | None = None,
+        verbose: str | int = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
         options = {"batch_size": batch_size, "verbose": verbose, "steps": steps, "callbacks": callbacks}
         with self._keeping_state():
             return super().predict(x, **options) if self._loops is None else self._loops.predict(x, **options)
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
         # Inside `fit` Keras passes its own argument, and the state of the training is not in the variables.
         is_inner = any(name.startswith("_") for name in kwargs)
         with self._evaluating, self._keeping_state():
@@ -50,18 +60,18 @@ class ReentrantModel(keras.Model):
                 return super().evaluate(x, y, *args, **kwargs)
             return self._loops.evaluate(x, y, *args, **kwargs)
 
-    def train_on_batch(self, *args, **kwargs):
+    def train_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         with self._keeping_state():
             return super().train_on_batch(*args, **kwargs)
 
-    def test_on_batch(self, *args, **kwargs):
+    def test_on_batch(self, *args: Any, **kwargs: Any) -> Any:
         with self._evaluating, self._keeping_state():
             if self._loops is None or not self.compiled:
                 return super().test_on_batch(*args, **kwargs)
             return self._loops.test_on_batch(*args, **kwargs)
 
     @contextmanager
-    def _keeping_state(self):
+    def _keeping_state(self) -> Iterator[None]:
         """Keep the global state, and let the next call after a failed one trace its own TensorFlow function.
 
         One that failed in its first trace would not create the variables of the optimizer and the metrics any more.
@@ -74,7 +84,7 @@ class ReentrantModel(keras.Model):
                     self.train_function = self.test_function = self.predict_function = None
                 raise
 
-    def make_test_function(self, force=False):
+    def make_test_function(self, force: bool = False) -> None:
         if self._loops is None:
             super().make_test_function(force)
         elif force or getattr(self, "test_function", None) is None:

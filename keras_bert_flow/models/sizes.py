@@ -107,13 +107,13 @@ def count_flops(
         block, per token     6 h² (query, key, value) + 2 h² (output) + 4 h i (feed-forward)
                              + 2 T h (scores) + 2 T h (their product with the values)
         segments, per token  2 e · `num_segments`
-        widening, per token  2 e h, if there is one
+        projection, per token  2 e h, of the embeddings, if there is one
         gather, per sequence 2 m T h
         masked LM, per m     2 e h (transform) + 2 e V
         pooler, per sequence 2 h² + 4 h (next sentence)
         bag of words, per sequence 2 e h (transform) + 2 e V
 
-    A generator has its own blocks, segments and widening, and the masked LM and its gather use its h; then
+    A generator has its own blocks, segments and projection, and the masked LM and its gather use its h; then
 
         detector, per token  2 h² + 2 h, and the segments twice
 
@@ -144,8 +144,8 @@ def count_flops(
 def _count_blocks(shape: EncoderShape, sequence_length: int) -> int:
     hidden = shape.hidden_dim
     block = 8 * hidden**2 + 4 * hidden * shape.intermediate_dim + 4 * sequence_length * hidden
-    widening = 2 * shape.embedding_dim * hidden if shape.widens_embeddings else 0
-    return sequence_length * (shape.num_layers * block + widening)
+    projection = 2 * shape.embedding_dim * hidden if shape.projects_embeddings else 0
+    return sequence_length * (shape.num_layers * block + projection)
 
 
 # Check that a student can be distilled from a teacher; importable without Keras.

@@ -1,14 +1,18 @@
 """Save which layers and weights are frozen in the config of a model; Keras does not for custom constructors."""
 
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
 import keras
+import numpy as np
 from keras import ops
 
-from keras_bert_flow.backends.values import read_variable
+from keras_bert_flow.backends.values import Tensor, read_variable
 
 FROZEN = "frozen"  # key in the config of a model
 
 
-def describe_frozen(model, inner=()):
+def describe_frozen(model: keras.Model, inner: Sequence[keras.Model] = ()) -> dict[str, Any]:
     """Return `{FROZEN: ...}` for the config of a model; empty if everything is trainable.
 
     Args:
@@ -23,7 +27,7 @@ def describe_frozen(model, inner=()):
     return {FROZEN: {"model": not model.trainable, "layers": [layer.name for layer in frozen], "weights": weights}}
 
 
-def freeze(model, config):
+def freeze(model: keras.Model, config: Mapping[str, Any] | None) -> keras.Model:
     """Freeze the layers and weights that `describe_frozen` returned, if any, and return the model."""
     if config:
         if config["model"]:
@@ -36,7 +40,7 @@ def freeze(model, config):
     return model
 
 
-def freeze_lowest(backbone, num_blocks):
+def freeze_lowest(backbone: keras.Model, num_blocks: int) -> None:
     """Freeze the embeddings of a backbone and its lowest blocks; a pooler stays trainable.
 
     Args:
@@ -70,7 +74,9 @@ ALPHA = 8.0  # as in peft; with it the learning rate need not change with the ra
 _VARIABLES = "lora_"  # prefix of the names of LoRA variables, also in Keras
 
 
-def enable_lora(backbone, rank, alpha=ALPHA, targets=(QUERY, VALUE)):
+def enable_lora(
+    backbone: keras.Model, rank: int, alpha: float = ALPHA, targets: Sequence[str] = (QUERY, VALUE)
+) -> None:
     """Freeze the embeddings and the blocks of a backbone, and add LoRA to projections of each block.
 
     The pooler and the head stay trainable. Call this before the model is compiled.
@@ -93,13 +99,13 @@ def enable_lora(backbone, rank, alpha=ALPHA, targets=(QUERY, VALUE)):
         block.enable_lora(rank, alpha, targets)
 
 
-def list_lora_layers(model):
+def list_lora_layers(model: keras.Model) -> list[Any]:
     """Return the layers with LoRA, whether enabled here or by Keras."""
     # Keras has no public API to find nested layers.
     return [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]
 
 
-def describe_lora(model, inner=()):
+def describe_lora(model: keras.Model, inner: Sequence[keras.Model] = ()) -> dict[str, Any]:
     """Return `{LORA: ...}` for the config of a model; empty if no layer has LoRA.
 
     Args:
@@ -110,7 +116,7 @@ def describe_lora(model, inner=()):
     return {LORA: found} if found else {}
 
 
-def restore_lora(model, config):
+def restore_lora(model: keras.Model, config: Mapping[str, Any] | None) -> keras.Model:
     """Add the LoRA that `describe_lora` returned, if any, and return the model; weights are loaded next."""
     layers = {layer.path: layer for layer in model._flatten_layers()} if config else {}
     for path, arguments in (config or {}).items():
@@ -118,12 +124,12 @@ def restore_lora(model, config):
     return model
 
 
-def is_lora(variable):
+def is_lora(variable: keras.Variable) -> bool:
     """Return whether a variable is a LoRA matrix."""
     return variable.name.startswith(_VARIABLES)
 
 
-def read_merged(model):
+def read_merged(model: keras.Model) -> Iterator[tuple[keras.Variable, np.ndarray]]:
     """Yield each weight of a model except LoRA matrices, and its value with LoRA merged, as a NumPy array.
 
     Keras merges in the compute dtype, which in mixed precision also rounds the frozen weight.
@@ -135,14 +141,14 @@ def read_merged(model):
             yield variable, value if layer is None else value + _multiply(layer)
 
 
-def _find_adapted(layer):
+def _find_adapted(layer: keras.layers.Layer) -> tuple[keras.Variable, Tensor, Tensor]:
     """Return the weight of a `Dense` or an `Embedding` that has LoRA, and its two matrices."""
     name = "kernel" if hasattr(layer, "_kernel") else "embeddings"
     # Keras leaves the private `_kernel` and `_embeddings` to subclasses.
     return getattr(layer, f"_{name}"), getattr(layer, f"lora_{name}_a"), getattr(layer, f"lora_{name}_b")
 
 
-def _multiply(layer):
+def _multiply(layer: keras.layers.Layer) -> np.ndarray:
     first, second = (ops.convert_to_numpy(matrix) for matrix in _find_adapted(layer)[1:])
     return first @ second * (layer.lora_alpha / layer.lora_rank)
 
@@ -152,14 +158,14 @@ def _multiply(layer):
 QUANTIZED = "quantized"  # key in the config of a model
 
 
-def list_quantized(model):
+def list_quantized(model: keras.Model) -> list[keras.layers.Layer]:
     """Return the quantised layers of a model, nested ones included."""
     return [
         layer for layer in model._flatten_layers() if layer.quantization_mode is not None
     ]  # Keras has no public API for this
 
 
-def describe_quantized(model, inner=()):
+def describe_quantized(model: keras.Model, inner: Sequence[keras.Model] = ()) -> dict[str, Any]:
     """Return `{QUANTIZED: ...}` for the config of a model; empty if no layer is quantised.
 
     Args:
@@ -177,7 +183,7 @@ def describe_quantized(model, inner=()):
     return {QUANTIZED: described} if described else {}
 
 
-def quantize(model, config):
+def quantize(model: keras.Model, config: Mapping[str, Any] | None) -> keras.Model:
     """Quantise the layers that `describe_quantized` returned, if any, and return the model; weights are loaded next."""
     layers = {layer.path: layer for layer in model._flatten_layers()} if config else {}
     for path, how in (config or {}).items():

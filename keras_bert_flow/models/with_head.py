@@ -1,16 +1,18 @@
 """Base class of models with a head: defaults of `compile`, config, model directories."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import keras
 import numpy as np
 
 from keras_bert_flow.backends.batches import check_source, take_batches
+from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.dense import Dropout, OutputDense, normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone, load_preprocessor, load_preset, save_preset
-from keras_bert_flow.models.batch_checks import check_ids, check_labels, class_rule, list_texts, number_classes
+from keras_bert_flow.models.batch_checks import Rule, check_ids, check_labels, class_rule, list_texts, number_classes
 from keras_bert_flow.models.defaults import OptimizerWithExclusions, list_undecayed, make_adamw
 from keras_bert_flow.models.losses import BinaryTokenLoss, DatasetLosses, LabelLoss, SquaredError
 from keras_bert_flow.models.reentrant import ReentrantModel
@@ -64,22 +66,22 @@ class ModelWithHead(ReentrantModel):
     _dataset_losses: Any = None
     _has_known_losses = False
 
-    def __init__(self, backbone, inputs, outputs, name):
+    def __init__(self, backbone: Backbone, inputs: dict[str, Tensor], outputs: Any, name: str) -> None:
         super().__init__(inputs=inputs, outputs=outputs, name=name)
         self.dtype_policy = backbone.dtype_policy
         self.backbone = backbone
 
     @property
-    def preprocessor(self):
+    def preprocessor(self) -> Any:
         if self._preprocessor is None and self.backbone.preset is not None:
             self._preprocessor = load_preprocessor(self.backbone.preset, self.backbone.max_positions)
         return self._preprocessor
 
     @preprocessor.setter
-    def preprocessor(self, value):
+    def preprocessor(self, value: Any) -> None:
         self._preprocessor = value
 
-    def encode_texts(self, x, y=None):
+    def encode_texts(self, x: Any, y: Any = None) -> tuple[Any, Any]:
         """Return (x, y) with the model's inputs in place of texts, and class ids in place of names.
 
         Raises:
@@ -101,33 +103,33 @@ class ModelWithHead(ReentrantModel):
             )
         return self.preprocessor(texts), y
 
-    def find_published(self):
+    def find_published(self) -> "ModelWithHead":
         """Return the model to save in the model directory; not a property, as Keras traverses properties to save."""
         return self
 
-    def list_fixed_weights(self):
+    def list_fixed_weights(self) -> list[keras.Variable]:
         """Return the weights of nested models that never change, which checkpoints leave out."""
         return []
 
-    def list_matrices(self):
+    def list_matrices(self) -> dict[str, int]:
         """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""
         return self.backbone.list_matrices()
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         """Return the default loss, or a dict of losses by output."""
         raise NotImplementedError
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         """Return the default metrics, or a dict of them by output; they are weighted like the loss."""
         raise NotImplementedError
 
-    def make_rules(self, x):
+    def make_rules(self, x: Any) -> dict[str | None, Rule]:
         """Return the `batch_checks.Rule` of the labels of each output of the default losses, given the inputs."""
         if not isinstance(self.output, Mapping):
             return {}
         return {name: class_rule(output.shape) for name, output in self.output.items() if output.shape[-1] != 1}
 
-    def check_batch(self, x, y=None, sample_weight=None):
+    def check_batch(self, x: Any, y: Any = None, sample_weight: Tensor | None = None) -> None:
         """Check ids and labels that are in the memory of the host.
 
         Raises:
@@ -141,7 +143,16 @@ class ModelWithHead(ReentrantModel):
             if labels is not None:
                 check_labels(labels, weights, rule)
 
-    def compile(self, optimizer=None, loss=None, *, loss_weights=None, metrics=None, weighted_metrics=None, **kwargs):
+    def compile(
+        self,
+        optimizer: Any = None,
+        loss: Any = None,
+        *,
+        loss_weights: Any = None,
+        metrics: Any = None,
+        weighted_metrics: Any = None,
+        **kwargs: Any,
+    ) -> None:
         """Compile the model. Defaults: AdamW, `make_losses()` and `make_metrics()`."""
         is_default = loss is None and loss_weights is None
         super().compile(
@@ -158,7 +169,7 @@ class ModelWithHead(ReentrantModel):
         self._has_known_losses = all(isinstance(each, KNOWN_LOSSES) for each in keras.tree.flatten(chosen))
         self._dataset_losses = DatasetLosses.make(chosen, weights) if loss is None or self._has_known_losses else None
 
-    def get_compile_config(self):
+    def get_compile_config(self) -> Any:
         """Return the compile config, so that training can continue from a `.keras` file.
 
         It includes what Keras does not save: `auto_scale_loss`, and the weights excluded from weight decay.
@@ -171,13 +182,13 @@ class ModelWithHead(ReentrantModel):
                 config["optimizer"] = keras.saving.serialize_keras_object(kept)
         return config
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: Mapping[str, Any]) -> None:
         """Compile like the saved model, and build the optimizer, whose state Keras loads next."""
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None:
             self.optimizer.build(self.trainable_variables)
 
-    def fit(self, x=None, y=None, *args, **kwargs):
+    def fit(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         """Train like `keras.Model.fit`, on texts too, and on Grain datasets with batches of several widths.
 
         Without `steps_per_epoch` an epoch of `task_dataset` or `pretraining_dataset` is one pass over its rows.
@@ -196,11 +207,11 @@ class ModelWithHead(ReentrantModel):
                 return self._fit(x, y, *args, **kwargs)
         return self._fit(x, y, *args, **kwargs)
 
-    def _fit(self, x, y, *args, **kwargs):
+    def _fit(self, x: Any, y: Any, *args: Any, **kwargs: Any) -> keras.callbacks.History:
         with self._checked(x, y, kwargs.get("sample_weight"), is_training=True) as x:
             return super().fit(x, y, *args, **kwargs)
 
-    def evaluate(self, x=None, y=None, *args, **kwargs):
+    def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Evaluate like `keras.Model.evaluate`, with the same texts and datasets as `fit`.
 
         The default losses are the weighted means over all rows, or labelled tokens, of the dataset, as the metrics are,
@@ -217,30 +228,34 @@ class ModelWithHead(ReentrantModel):
         with self._checked(x, y, kwargs.get("sample_weight")) as x:
             return super().evaluate(x, y, *args, **kwargs)
 
-    def train_on_batch(self, x, y=None, sample_weight=None, *args, **kwargs):
+    def train_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Tensor | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
         x, y = self.encode_texts(x, y)
         self.check_batch(x, y, sample_weight)
         return super().train_on_batch(x, y, sample_weight, *args, **kwargs)
 
-    def test_on_batch(self, x, y=None, sample_weight=None, *args, **kwargs):
+    def test_on_batch(
+        self, x: Any, y: Any = None, sample_weight: Tensor | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
         x, y = self.encode_texts(x, y)
         self.check_batch(x, y, sample_weight)
         self._build_losses()
         return super().test_on_batch(x, y, sample_weight, *args, **kwargs)
 
-    def predict(self, x, *args, **kwargs):
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Predict like `keras.Model.predict`, from texts too."""
         x, _ = self.encode_texts(x)
         _count_steps(x, "steps", kwargs)
         with self._checked(x) as x:
             return super().predict(x, *args, **kwargs)
 
-    def predict_on_batch(self, x):
+    def predict_on_batch(self, x: Any) -> Any:
         x, _ = self.encode_texts(x)
         check_ids(x, self.backbone.list_id_sizes())
         return super().predict_on_batch(x)
 
-    def test_step(self, *given):
+    def test_step(self, *given: Any) -> Any:
         """Measure a batch; like `keras.Model.test_step`, but the losses are weighted by their sample weights."""
         if self._dataset_losses is None:
             return super().test_step(*given)
@@ -258,15 +273,15 @@ class ModelWithHead(ReentrantModel):
             logs = self._measure(x, y, y_pred, sample_weight)
         return logs, (trainable, non_trainable, [scope.get_current_value(variable) for variable, _ in pairs])
 
-    def _measure(self, x, y, y_pred, sample_weight):
+    def _measure(self, x: Any, y: Any, y_pred: Any, sample_weight: Tensor) -> Any:
         self._dataset_losses.update(self.metrics, self.number_labels(y, y_pred), y_pred, sample_weight)
         return self.compute_metrics(x, y, y_pred, sample_weight)
 
-    def number_labels(self, y, y_pred):
+    def number_labels(self, y: Any, y_pred: Any) -> Any:
         """Return the labels for the loss, which may be made here where none are given."""
         return y
 
-    def _build_losses(self):
+    def _build_losses(self) -> None:
         """Create the metrics of single losses, which Keras does in a step that computes them its way."""
         if self._dataset_losses is None or self._dataset_losses.are_built(self.metrics):
             return
@@ -277,11 +292,13 @@ class ModelWithHead(ReentrantModel):
         self.reset_metrics()
 
     @contextmanager
-    def _checked(self, x, y=None, sample_weight=None, is_training=False):
+    def _checked(
+        self, x: Any, y: Any = None, sample_weight: Tensor | None = None, is_training: bool = False
+    ) -> Iterator[Any]:
         """Yield batches that are checked when they are read; errors are raised as they are, whichever thread reads."""
         errors = []
 
-        def check(*batch):
+        def check(*batch: Any) -> None:
             try:
                 self.check_batch(*batch)
             except ValueError as error:
@@ -298,7 +315,7 @@ class ModelWithHead(ReentrantModel):
             raise
 
     @classmethod
-    def from_preset(cls, path, **overrides):
+    def from_preset(cls, path: str | Path, **overrides: Any) -> Self:
         """Load from a model directory, ours or Hugging Face's.
 
         Dropout rates, `dtype` and `name` can be overridden. If the directory has no head for the task, only its encoder
@@ -308,17 +325,17 @@ class ModelWithHead(ReentrantModel):
         """
         return load_preset(cls, path, **overrides)
 
-    def save_to_preset(self, path, **details):
+    def save_to_preset(self, path: str | Path, **details: Any) -> None:
         """Write a model directory; see `conversion.model_directory.save_model_directory`."""
         save_preset(self, path, **details)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         config = {"backbone": _serialize(self.backbone), "name": self.name}
         inner = [self.backbone]
         return config | describe_frozen(self, inner) | describe_lora(self, inner) | describe_quantized(self, inner)
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         backbone = config["backbone"]
         if not isinstance(backbone, Backbone):
             backbone = keras.saving.deserialize_keras_object(backbone)
@@ -327,14 +344,14 @@ class ModelWithHead(ReentrantModel):
         return freeze(quantize(restore_lora(cls(**arguments), adapted), quantized), frozen)
 
 
-def _count_steps(x, name, options):
+def _count_steps(x: Any, name: str, options: dict[str, Any]) -> None:
     """Set the number of steps of a pass over a dataset that repeats for ever, unless it is given."""
     steps = getattr(x, "steps_per_epoch", None)
     if steps is not None and options.get(name) is None:
         options[name] = steps
 
 
-def _serialize(backbone):
+def _serialize(backbone: Backbone) -> dict[str, Any]:
     """Like `keras.saving.serialize_keras_object`, which would import TensorFlow on any backend."""
     return {
         "module": type(backbone).__module__,
@@ -344,23 +361,25 @@ def _serialize(backbone):
     }
 
 
-def make_inputs(*more_names, axes=(None,)):
+def make_inputs(*more_names: str, axes: tuple[None, ...] = (None,)) -> dict[str, Tensor]:
     """Return Keras inputs for the backbone and for further names, int32, (batch, *axes), by name."""
     return {key: keras.Input(axes, dtype="int32", name=key) for key in (*INPUT_NAMES, *more_names)}
 
 
-def encode(backbone, inputs):
+def encode(backbone: Backbone, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Call the backbone on its inputs, ignoring others, and return its outputs."""
     return backbone({key: inputs[key] for key in INPUT_NAMES})
 
 
-def project(backbone, hidden, units, name, make_initializer=normal):
+def project(
+    backbone: Backbone, hidden: Tensor, units: int, name: str, make_initializer: Callable[[float], Any] = normal
+) -> Tensor:
     """Return float32 logits, (..., units), from a dense layer with the given name."""
     initializer = make_initializer(backbone.initializer_range)
     return OutputDense(units, kernel_initializer=initializer, dtype="float32", name=name)(hidden)
 
 
-def classify(backbone, hidden, units, dropout_rate):
+def classify(backbone: Backbone, hidden: Tensor, units: int, dropout_rate: float) -> Tensor:
     """Return float32 logits, (..., units), after dropout: the layer that all Hugging Face models call `classifier`.
 
     Source: google-research/bert, run_classifier.py, `create_model`.

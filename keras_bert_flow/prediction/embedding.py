@@ -38,6 +38,11 @@ class Embedder(AskedModel):
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
         ValueError: a file is damaged, or the pooling is unknown.
+    Example:
+        >>> embedder = kbf.Embedder("model")
+        >>> vectors = embedder.embed(["the film was fine", "a dull story"])
+        >>> vectors.shape == (2, embedder.hidden_dim)
+        True
     """
 
     def __init__(

@@ -171,6 +171,15 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
     Raises:
         FileNotFoundError: the folder or a file of it is missing.
         ValueError: the model does not have the task, or an option is unknown.
+    Example:
+        >>> classifier = kbf.load("classifier")
+        >>> (prediction,) = classifier.predict("the film was fine")
+        >>> sorted(prediction)
+        ['label', 'probabilities', 'probability']
+        >>> filler = kbf.load("model", task="fill_mask", top_k=3)
+        >>> (masks,) = filler.predict("the [MASK] was fine")
+        >>> len(masks[0]), sorted(masks[0][0])
+        (3, ['score', 'sequence', 'token', 'token_str'])
     """
     is_configuration = Path(folder).suffix in (".yaml", ".yml") and not Path(folder).is_dir()
     folder = load_public("find_model")(folder) if is_configuration else fetch(folder)

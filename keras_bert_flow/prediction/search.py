@@ -286,6 +286,11 @@ class SemanticSearch:
         FileNotFoundError: the model or the file is missing.
         ValueError: the file has no text or is not UTF-8; the index is of other lines or another model; the file or the
             model changes meanwhile.
+    Example:
+        >>> search = kbf.SemanticSearch("model", "texts.txt")
+        >>> (result,) = search.search(["a dull story"], top=2)
+        >>> result["hits"][0]["text"]
+        'a dull story'
     """
 
     def __init__(

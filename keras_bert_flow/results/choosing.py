@@ -155,6 +155,10 @@ def find_model(config: str | Path) -> Path:
     Raises:
         FileNotFoundError: there is no such file, or no run of that `name` is finished.
         ValueError: the configuration is damaged.
+    Example:
+        >>> model = kbf.find_model("run.yaml")
+        >>> model.relative_to("runs").as_posix()
+        'finetuning/1/pretrained/seed-1/model'
     """
     settings = load_config(config)
     store = check_local(settings.runs)

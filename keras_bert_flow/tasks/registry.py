@@ -43,6 +43,10 @@ def make_task(kind: str, **values: Any) -> Task:
         values: fields of its class; lists, as in JSON, become tuples.
     Raises:
         ValueError: there is no such kind or field, or a value is not of its field's type.
+    Example:
+        >>> task = kbf.make_task("classification", text="review", label="stars")
+        >>> task.kind, task.text, task.label
+        ('classification', 'review', 'stars')
     """
     task_class = find_task_class(kind)
     hints, known = get_type_hints(task_class), [field.name for field in fields(task_class)]

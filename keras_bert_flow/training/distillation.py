@@ -63,6 +63,11 @@ def distill(
     Raises:
         FileNotFoundError, ValueError, Interrupted: as for `pretraining.pretrain`, or the student does not fit the
             teacher.
+    Example:
+        >>> config, log = kbf.load_config("run.yaml"), []
+        >>> folder = kbf.distill(config, "records", teacher="model", output="out/student", report=log.append)
+        >>> (folder / "model" / "config.json").is_file()
+        True
     """
     check_local(output)
     config, records, teacher = resolve_precision(config, keras.backend.backend()), fetch(records, False), fetch(teacher)

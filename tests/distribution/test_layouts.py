@@ -8,7 +8,7 @@ import pytest
 from keras_bert_flow.backends.products import split_heads
 from keras_bert_flow.distribution.jax_cluster import MODEL, make_layout
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.family import ENCODER_CUTS
+from keras_bert_flow.models.families.family import ENCODER_SHARDING
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 
@@ -43,12 +43,12 @@ def test_layout_names_what_is_cut(objective):
     model = make_pretrainer(make_tiny_config({"num_layers": 2}).model, 50, objective)
     expected = {f"encoder_block_{block}/{name}": axes for block in (0, 1) for name, axes in BLOCK.items()}
     expected |= {"token_embedding/embeddings": (MODEL, None), "mlm/bias": (MODEL,)}
-    assert layout_of(model, make_layout(make_shape(2, 24), ENCODER_CUTS, 2)) == expected
+    assert layout_of(model, make_layout(make_shape(2, 24), ENCODER_SHARDING, 2)) == expected
 
 
 def test_vocabulary_that_does_not_divide_is_cut_the_other_way():
     model = make_pretrainer(make_tiny_config({"num_heads": 4}).model, 50)
-    found = layout_of(model, make_layout(make_shape(4, 24), ENCODER_CUTS, 4))
+    found = layout_of(model, make_layout(make_shape(4, 24), ENCODER_SHARDING, 4))
     assert found["token_embedding/embeddings"] == (None, MODEL)
     assert "mlm/bias" not in found
 
@@ -64,4 +64,4 @@ def test_each_device_gets_whole_heads():
 @pytest.mark.parametrize(("heads", "wide", "name"), [(3, 24, "num_heads"), (4, 25, "intermediate_dim")])
 def test_parts_that_do_not_divide_are_refused(heads, wide, name):
     with pytest.raises(ValueError, match=f"must divide the model's {name}. Received: model_parallel=2, {name}="):
-        make_layout(make_shape(heads, wide), ENCODER_CUTS, 2)
+        make_layout(make_shape(heads, wide), ENCODER_SHARDING, 2)

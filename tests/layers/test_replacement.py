@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from keras_bert_flow.layers.heads import ReplaceTokens, Verdicts, draw_classes
+from keras_bert_flow.layers.heads import DetectionLogits, ReplaceTokens, draw_classes
 
 pytestmark = pytest.mark.any_backend
 
@@ -49,11 +49,18 @@ def test_tokens_are_put_where_the_masks_are():
     np.testing.assert_array_equal(as_numpy(found["is_replaced"]), expected)
 
 
-def test_verdicts_have_the_loss_of_a_binary_classification():
+def test_detection_logits_have_the_loss_of_a_binary_classification():
     rng = np.random.default_rng(1)
     logits, is_replaced = rng.normal(0, 3, (4, 6)).astype("float32"), rng.random((4, 6)) < 0.3
-    verdicts = as_numpy(Verdicts()(ops.convert_to_tensor(logits), ops.convert_to_tensor(is_replaced)))
-    found = np.log(np.exp(verdicts).sum(-1)) - verdicts[..., 1]
+    found_logits = as_numpy(DetectionLogits()(ops.convert_to_tensor(logits), ops.convert_to_tensor(is_replaced)))
+    found = np.log(np.exp(found_logits).sum(-1)) - found_logits[..., 1]
     share = 1 / (1 + np.exp(-logits.astype("float64")))
     np.testing.assert_allclose(found, -np.log(np.where(is_replaced, share, 1 - share)), rtol=1e-4)
-    np.testing.assert_array_equal(verdicts.argmax(-1) == 1, (logits > 0) == is_replaced)
+    np.testing.assert_array_equal(found_logits.argmax(-1) == 1, (logits > 0) == is_replaced)
+
+
+def test_detection_logits_are_read_by_the_name_in_saved_files():
+    saved = keras.saving.serialize_keras_object(DetectionLogits(name="rtd"))
+    assert saved["registered_name"] == "keras_bert_flow>Verdicts"
+    earlier = saved | {"class_name": "Verdicts"}
+    assert type(keras.saving.deserialize_keras_object(earlier)) is DetectionLogits

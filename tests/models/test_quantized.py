@@ -62,7 +62,7 @@ def test_backbone_has_as_many_quantised_layers_as_products(family):
     backbone.quantize("int8")
     quantised = [layer for layer in backbone._flatten_layers() if layer.quantization_mode == "int8"]
     # The token embeddings, the pooler, four products a block, and what widens the embeddings.
-    assert len(quantised) == 2 + 4 * len(backbone.blocks) + (backbone.widening is not None)
+    assert len(quantised) == 2 + 4 * len(backbone.blocks) + (backbone.embedding_projection is not None)
 
 
 def test_dense_layer_is_quantised_as_that_of_keras():

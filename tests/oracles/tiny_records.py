@@ -15,7 +15,7 @@ MAX_PREDICTIONS = 3
 PAD, UNK, CLS, SEP, MASK = range(5)
 
 
-def write_tiny_records(folder, train=(13, 10), held_out=7, seed=0, vocabulary_size=VOCABULARY_SIZE):
+def write_tiny_records(folder, train=(13, 10), held_out=7, seed=0, vocabulary_size=VOCABULARY_SIZE, words=None):
     """Publish records of ragged lengths with one to three predictions; `train` counts the records of each file."""
     folder.mkdir(parents=True)
     rng = np.random.default_rng(seed)
@@ -25,9 +25,8 @@ def write_tiny_records(folder, train=(13, 10), held_out=7, seed=0, vocabulary_si
         files += write_tfrecords(folder / name, [_make_record(rng) for _ in range(count)])
     name = "held_out-00000-of-00001.tfrecord"
     files += write_tfrecords(folder / name, [_make_record(rng) for _ in range(held_out)])
-    write_vocabulary(
-        folder / "vocab.txt", [*SPECIAL_PIECES, *(f"word{number}" for number in range(5, vocabulary_size))]
-    )
+    words = words or [f"word{number}" for number in range(5, vocabulary_size)]
+    write_vocabulary(folder / "vocab.txt", [*SPECIAL_PIECES, *words])
     config = {
         "sequence_length": SEQUENCE_LENGTH,
         "masked_fraction": 0.15,

@@ -4,7 +4,7 @@ Source: transformers 5, models/albert/configuration_albert.py and modeling_alber
 """
 
 from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable, Setting, dense, norm, rows
-from keras_bert_flow.models.families.family import WIDENING
+from keras_bert_flow.models.families.family import EMBEDDING_PROJECTION
 
 ALBERT = FamilyTable(
     family="albert",
@@ -34,7 +34,7 @@ ALBERT = FamilyTable(
         "embeddings/position_embedding": rows("embeddings.position_embeddings", "num_position_rows", "embedding_dim"),
         "embeddings/segment_embedding": rows("embeddings.token_type_embeddings", "num_segments", "embedding_dim"),
         "embeddings/layer_norm": norm("embeddings.LayerNorm", "embedding_dim"),
-        WIDENING: dense("encoder.embedding_hidden_mapping_in", "hidden_dim", "embedding_dim"),
+        EMBEDDING_PROJECTION: dense("encoder.embedding_hidden_mapping_in", "hidden_dim", "embedding_dim"),
     },
     block_name="encoder.albert_layer_groups.{}.albert_layers.0.",
     block={

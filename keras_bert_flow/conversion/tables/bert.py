@@ -6,7 +6,7 @@ Source: transformers 5, models/bert/configuration_bert.py and modeling_bert.py.
 from dataclasses import replace
 
 from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable, Setting, dense, norm, rows
-from keras_bert_flow.models.families.family import WIDENING
+from keras_bert_flow.models.families.family import EMBEDDING_PROJECTION
 
 BERT = FamilyTable(
     family="bert",
@@ -124,7 +124,7 @@ ELECTRA = replace(
         "embeddings/position_embedding": rows("embeddings.position_embeddings", "num_position_rows", "embedding_dim"),
         "embeddings/segment_embedding": rows("embeddings.token_type_embeddings", "num_segments", "embedding_dim"),
         "embeddings/layer_norm": norm("embeddings.LayerNorm", "embedding_dim"),
-        WIDENING: dense("embeddings_project", "hidden_dim", "embedding_dim"),
+        EMBEDDING_PROJECTION: dense("embeddings_project", "hidden_dim", "embedding_dim"),
     },
     heads={
         "": {

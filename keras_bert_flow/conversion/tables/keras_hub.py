@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from keras_bert_flow.conversion.tables.table import POOLER, FamilyTable, Tensors, dense, norm, split_fused
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.family import BLOCK, WIDENING
+from keras_bert_flow.models.families.family import BLOCK, EMBEDDING_PROJECTION
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, MASKED_LM_HEAD
 
 MODEL_WEIGHTS, TASK_WEIGHTS = "model.weights.h5", "task.weights.h5"
@@ -89,8 +89,8 @@ class HubFamily:
         prefix: prefix of the classes, such as `Bert` in `BertBackbone`.
         module: module under `keras_hub.src.models`.
         settings: fields of the shape → arguments of the backbone.
-        embeddings: our layers → KerasHub's in the backbone; the layers of the pooler and of `WIDENING` are numbered in
-            the order of the model.
+        embeddings: our layers → KerasHub's in the backbone; the layers of the pooler and of `EMBEDDING_PROJECTION` are
+            numbered in the order of the model.
         has_pooler: whether the backbone has a pooler.
         hidden_act, layer_norm_epsilon: of the encoder; its class takes no others.
         mlm_hidden_act: activation of the masked-LM head.
@@ -126,7 +126,7 @@ HUB_FAMILIES = {
         "Albert",
         "albert",
         _SEGMENTED | {"num_groups": "num_groups", "embedding_dim": "embedding_dim"},
-        _SEPARATE | {WIDENING: "dense"},
+        _SEPARATE | {EMBEDDING_PROJECTION: "dense"},
         True,
         "gelu_tanh",
         mlm_hidden_act="gelu_tanh",
@@ -140,7 +140,7 @@ HUB_FAMILIES = {
         "Electra",
         "electra",
         _SEGMENTED | {"vocabulary_size": "vocab_size", "embedding_dim": "embedding_dim"},
-        _SEPARATE | {WIDENING: "dense"},
+        _SEPARATE | {EMBEDDING_PROJECTION: "dense"},
         True,
         "gelu_tanh",
     ),
@@ -194,10 +194,10 @@ def _list_encoder(hub: HubFamily, table: FamilyTable, shape: EncoderShape) -> It
     """Yield our, Hugging Face's and KerasHub's name of each backbone layer; a block's layers as `BLOCK` + layer."""
     names = table.name_encoder(shape.num_blocks)
     for layer, place in hub.embeddings.items():
-        if layer != WIDENING or shape.widens_embeddings:
+        if layer != EMBEDDING_PROJECTION or shape.projects_embeddings:
             yield layer, names[layer], f"layers/{place}"
     if hub.has_pooler:
-        number = "_1" if WIDENING in hub.embeddings and shape.widens_embeddings else ""
+        number = "_1" if EMBEDDING_PROJECTION in hub.embeddings and shape.projects_embeddings else ""
         yield POOLER, names[POOLER], f"layers/dense{number}"
     for index in range(shape.num_blocks):
         number = f"_{index}" if index else ""

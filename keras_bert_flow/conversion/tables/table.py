@@ -8,7 +8,7 @@ from typing import Any
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.family import BLOCK, WIDENING
+from keras_bert_flow.models.families.family import BLOCK, EMBEDDING_PROJECTION
 
 POOLER = "pooler/dense"
 # Prefixes of PyTorch's data parallelism, of a model as a field of another, of `torch.compile`, and of
@@ -109,7 +109,7 @@ class FamilyTable:
 
         This is a generator because a damaged `config.json` may claim a billion layers.
         """
-        absent = () if shape.widens_embeddings else (WIDENING,)
+        absent = () if shape.projects_embeddings else (EMBEDDING_PROJECTION,)
         yield from size_tensors({ours: tensors for ours, tensors in self.embeddings.items() if ours not in absent})
         for index in range(shape.num_blocks):
             yield from size_tensors(self.block, self.block_name.format(index))

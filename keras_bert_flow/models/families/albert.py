@@ -30,7 +30,7 @@ class AlbertShape(EncoderShape):
     num_groups: int = 1
     sharing: str = "all"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         super().__post_init__()
         if not 1 <= self.num_groups <= self.num_layers:
             raise ValueError(
@@ -51,7 +51,7 @@ class AlbertShape(EncoderShape):
         return SHARED_PARTS[self.sharing]
 
     @property
-    def widens_embeddings(self) -> bool:
+    def projects_embeddings(self) -> bool:
         return True
 
     @property

@@ -7,20 +7,21 @@ from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.shape import EncoderShape
 
 BLOCK = "encoder_block_"  # prefix of the name of a block, followed by its number
-WIDENING = "widening"  # the dense layer if embeddings are narrower than blocks
-CUT = "model"  # mesh axis that weights are sharded over, among the devices of one copy of the model
+# The dense layer between embeddings and blocks of another width. Weight paths contain the name.
+EMBEDDING_PROJECTION = "widening"
+MODEL_AXIS = "model"  # mesh axis that weights are sharded over, among the devices of one copy of the model
 
 # Each device gets whole attention heads: the columns of `query_key_value` are ordered (heads, 3, head_dim), the rows
 # of the output projection (heads, head_dim). The feed-forward is likewise sharded by columns, then rows. So devices
 # communicate only for a sum after each second product.
 # Source: Shoeybi et al. 2020 (Megatron-LM), section 3; arXiv:1909.08053.
-ENCODER_CUTS = {
-    "attention/query_key_value/kernel": (None, CUT),
-    "attention/query_key_value/bias": (CUT,),
-    "attention/output/kernel": (CUT, None),
-    "intermediate/kernel": (None, CUT),
-    "intermediate/bias": (CUT,),
-    "output/kernel": (CUT, None),
+ENCODER_SHARDING = {
+    "attention/query_key_value/kernel": (None, MODEL_AXIS),
+    "attention/query_key_value/bias": (MODEL_AXIS,),
+    "attention/output/kernel": (MODEL_AXIS, None),
+    "intermediate/kernel": (None, MODEL_AXIS),
+    "intermediate/bias": (MODEL_AXIS,),
+    "output/kernel": (MODEL_AXIS, None),
 }
 
 
@@ -39,7 +40,7 @@ class Family:
         pooler: a layer class with the shape as argument; maps (batch, length, hidden) to (batch, hidden).
         has_sentence_task: whether its pre-training also has a sentence-pair task.
         has_pooler: whether an encoder without a head has a pooler.
-        cuts: how the weights of a block are sharded over devices: path in the block → mesh axes.
+        sharding: how the weights of a block are sharded over devices: path in the block → mesh axes.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Family:
     pooler: str = "keras_bert_flow.layers.heads:Pooler"
     has_sentence_task: bool = True
     has_pooler: bool = True
-    cuts: Mapping[str, tuple] = field(default_factory=lambda: ENCODER_CUTS)
+    sharding: Mapping[str, tuple] = field(default_factory=lambda: ENCODER_SHARDING)
 
 
 # Registry of encoder families by name.

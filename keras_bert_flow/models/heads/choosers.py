@@ -1,12 +1,14 @@
 """Multiple choice: select one of several texts."""
 
+from typing import Any
+
 import keras
 
 from keras_bert_flow.backends.batches import as_host_array
 from keras_bert_flow.layers.encoder import ChoiceScores, MergeTexts
 from keras_bert_flow.layers.heads import SpanScores
-from keras_bert_flow.models.backbone import refuse_pooler, require_pooler
-from keras_bert_flow.models.batch_checks import position_rule
+from keras_bert_flow.models.backbone import Backbone, refuse_pooler, require_pooler
+from keras_bert_flow.models.batch_checks import Rule, position_rule
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, SPAN_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, classify, encode, make_inputs, project
@@ -23,11 +25,17 @@ class MultipleChoice(ModelWithHead):
     Raises:
         ValueError: the backbone has no pooler.
     Source: Devlin et al. 2019, section 4.4 (SWAG).
+    Example:
+        >>> model = kbf.MultipleChoice.from_preset("model")
+        >>> texts = model.preprocessor([("the film was", "fine"), ("the film was", "house")])
+        >>> inputs = {name: values[np.newaxis] for name, values in texts.items()}  # one row of two choices
+        >>> model.predict(inputs, verbose=0).shape
+        (1, 2)
     """
 
     saved_as = SavedAs("ForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1))
 
-    def __init__(self, backbone, dropout_rate=0.1, name="multiple_choice"):
+    def __init__(self, backbone: Backbone, dropout_rate: float = 0.1, name: str = "multiple_choice") -> None:
         require_pooler(backbone)
         inputs = make_inputs(axes=(None, None))
         merge = MergeTexts(name="merge_choices")
@@ -37,17 +45,17 @@ class MultipleChoice(ModelWithHead):
         super().__init__(backbone, inputs, scores, name)
         self.dropout_rate = dropout_rate
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return token_loss()
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return [token_accuracy()]
 
-    def make_rules(self, x):
+    def make_rules(self, x: Any) -> dict[str | None, Rule]:
         mask = as_host_array(x.get("padding_mask"))
         return {} if mask is None else {None: position_rule("choices", (mask != 0).any(axis=-1))}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"dropout_rate": self.dropout_rate}
 
 
@@ -68,26 +76,33 @@ class QuestionAnswerer(ModelWithHead):
     Raises:
         ValueError: the backbone has a pooler.
     Source: Devlin et al. 2019, sections 4.2 and 4.3; google-research/bert, run_squad.py, `create_model`.
+    Example:
+        >>> model = kbf.QuestionAnswerer.from_preset("model")
+        >>> model.compile()
+        >>> inputs = model.preprocessor([("the film", "the film was fine")])  # the question, then the text
+        >>> history = model.fit(inputs, {"start": np.array([7]), "end": np.array([7])}, verbose=0)
+        >>> sorted(model.predict(inputs, verbose=0))
+        ['end', 'start']
     """
 
     saved_as = SavedAs("ForQuestionAnswering", "question answerer", SPAN_HEAD, use_pooler=False, outputs=(2, 2))
 
     default_loss_weights = {"start": 0.5, "end": 0.5}
 
-    def __init__(self, backbone, name="question_answerer"):
+    def __init__(self, backbone: Backbone, name: str = "question_answerer") -> None:
         refuse_pooler(backbone)
         inputs = make_inputs()
         logits = project(backbone, encode(backbone, inputs)["sequence_output"], 2, "span")
         scores = SpanScores(dtype="float32", name="span_scores")(logits, inputs["padding_mask"])
         super().__init__(backbone, inputs, scores, name)
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return {"start": token_loss(), "end": token_loss()}
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return {"start": [token_accuracy()], "end": [token_accuracy()]}
 
-    def make_rules(self, x):
+    def make_rules(self, x: Any) -> dict[str | None, Rule]:
         mask = as_host_array(x.get("padding_mask"))
         if mask is None:
             return {}

@@ -1,12 +1,15 @@
 """Base for models with named classes."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import keras
 
+from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.dense import Dense, get_activation, truncated_normal
 from keras_bert_flow.layers.heads import TokenPooling
-from keras_bert_flow.models.backbone import refuse_pooler, require_pooler
+from keras_bert_flow.models.backbone import Backbone, refuse_pooler, require_pooler
 from keras_bert_flow.models.batch_checks import Rule, class_rule, tag_rule
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.losses import LabelAccuracy, LabelLoss, SquaredError, TagAccuracy, TagLoss
@@ -35,17 +38,26 @@ class ModelWithClasses(ModelWithHead):
 
     least_classes = 2
 
-    def __init__(self, backbone, inputs, hidden, num_classes, dropout_rate, labels, name):
-        if num_classes is None and labels is not None:
-            num_classes = len(labels)
-        self._check_classes(num_classes, labels)
-        super().__init__(backbone, inputs, classify(backbone, hidden, num_classes, dropout_rate), name)
-        self.num_classes = num_classes
+    def __init__(
+        self,
+        backbone: Backbone,
+        inputs: dict[str, Tensor],
+        hidden: Tensor,
+        num_classes: int | None,
+        dropout_rate: float,
+        labels: Sequence[str] | None,
+        name: str,
+    ) -> None:
+        count = self._count_classes(num_classes, labels)
+        super().__init__(backbone, inputs, classify(backbone, hidden, count, dropout_rate), name)
+        self.num_classes = count
         self.dropout_rate = dropout_rate
         self.labels = None if labels is None else tuple(labels)
 
     @classmethod
-    def _check_classes(cls, num_classes, labels):
+    def _count_classes(cls, num_classes: int | None, labels: Sequence[str] | None) -> int:
+        if num_classes is None and labels is not None:
+            num_classes = len(labels)
         if num_classes is None:
             raise ValueError(
                 "A classifier must be given its classes. Received: neither `labels` nor `num_classes`. "
@@ -61,8 +73,9 @@ class ModelWithClasses(ModelWithHead):
                 f"`labels` must hold `num_classes` names. Received: {len(labels)} labels, num_classes={num_classes}. "
                 f"Try num_classes={len(labels)}."
             )
+        return num_classes
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "num_classes": self.num_classes,
             "dropout_rate": self.dropout_rate,
@@ -88,30 +101,44 @@ class TokenClassifier(ModelWithClasses):
     Raises:
         ValueError: there are fewer than two tags, not `num_classes` labels, or the backbone has a pooler.
     Source: Devlin et al. 2019, section 5.3.
+    Example:
+        >>> tagger = kbf.TokenClassifier.from_preset("model", labels=["O", "B-PER", "I-PER"])
+        >>> tagger.compile()
+        >>> inputs = tagger.preprocessor(["the film was fine"])
+        >>> labels = np.full(inputs["token_ids"].shape, -100)
+        >>> labels[:, 1:5] = 0  # the words; -100 means that a token has no label
+        >>> history = tagger.fit(inputs, labels, verbose=0)
     """
 
     saved_as = SavedAs("ForTokenClassification", "token classifier", CLASSIFIER_HEAD, use_pooler=False, options=CLASSES)
 
-    def __init__(self, backbone, num_classes=None, dropout_rate=0.1, labels=None, name="token_classifier"):
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_classes: int | None = None,
+        dropout_rate: float = 0.1,
+        labels: Sequence[str] | None = None,
+        name: str = "token_classifier",
+    ) -> None:
         refuse_pooler(backbone)
         inputs = make_inputs()
         sequence = encode(backbone, inputs)["sequence_output"]
         super().__init__(backbone, inputs, sequence, num_classes, dropout_rate, labels, name)
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return TagLoss()
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return [TagAccuracy(name="accuracy")]
 
-    def make_rules(self, x):
+    def make_rules(self, x: Any) -> dict[str | None, Rule]:
         return {None: tag_rule(self.num_classes)}
 
 
 # Pooling of a text into the vector from which its head predicts.
 
 
-def pool_text(backbone, inputs, pooling):
+def pool_text(backbone: Backbone, inputs: Mapping[str, Tensor], pooling: str) -> Tensor:
     """Pool each text into one vector, float, (batch, hidden).
 
     Args:
@@ -137,17 +164,17 @@ def pool_text(backbone, inputs, pooling):
     return transform_mean(backbone, mean) if pooling == BAG_OF_WORDS else mean
 
 
-def choose_pooling(backbone, pooling):
+def choose_pooling(backbone: Backbone, pooling: str | None) -> str:
     """Return the given pooling, or without one `cls` if the backbone has a pooler, else `mean`."""
     return (CLS if backbone.use_pooler else MEAN) if pooling is None else pooling
 
 
-def with_pooling(saved_as, pooling):
+def with_pooling(saved_as: SavedAs, pooling: str) -> SavedAs:
     """Return the `SavedAs` of a head for whole texts, with the layers of its pooling, if any."""
     return replace(saved_as, head=saved_as.head | WORDS_TRANSFORM) if pooling == BAG_OF_WORDS else saved_as
 
 
-def transform_mean(backbone, mean):
+def transform_mean(backbone: Backbone, mean: Tensor) -> Tensor:
     """Transform the mean hidden state for bag-of-words prediction: dense, activation, layer norm.
 
     Args:
@@ -185,6 +212,12 @@ class TextClassifier(ModelWithClasses):
     Raises:
         ValueError: there are fewer than two classes, not `num_classes` labels, or `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1; google-research/bert, run_classifier.py, `create_model`.
+    Example:
+        >>> classifier = kbf.TextClassifier.from_preset("model", labels=["negative", "positive"])
+        >>> classifier.compile()
+        >>> history = classifier.fit(["the film was fine", "a dull story"], ["positive", "negative"], verbose=0)
+        >>> classifier.predict(["a fine story"], verbose=0).shape
+        (1, 2)
     """
 
     saved_as = SavedAs(
@@ -196,23 +229,31 @@ class TextClassifier(ModelWithClasses):
         options=CLASSES + TEXT_POOLING,
     )
 
-    def __init__(self, backbone, num_classes=None, dropout_rate=0.1, labels=None, pooling=None, name="text_classifier"):
+    def __init__(
+        self,
+        backbone: Backbone,
+        num_classes: int | None = None,
+        dropout_rate: float = 0.1,
+        labels: Sequence[str] | None = None,
+        pooling: str | None = None,
+        name: str = "text_classifier",
+    ) -> None:
         inputs, pooling = make_inputs(), choose_pooling(backbone, pooling)
         pooled = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
         self.saved_as = with_pooling(self.saved_as, pooling)
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return token_loss()
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return [token_accuracy()]
 
-    def make_rules(self, x):
+    def make_rules(self, x: Any) -> dict[str | None, Rule]:
         return {None: class_rule(self.output.shape)}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"pooling": self.pooling}
 
 
@@ -234,6 +275,12 @@ class MultiLabelClassifier(ModelWithClasses):
             pooler, and it is the default where there is one; elsewhere `mean` is.
     Raises:
         ValueError: there are no classes, not `num_classes` labels, or `pooling` does not fit the backbone.
+    Example:
+        >>> classifier = kbf.MultiLabelClassifier.from_preset("model", labels=["funny", "sad", "long"])
+        >>> classifier.compile()
+        >>> history = classifier.fit(["a sad film", "a long story"], np.array([[0, 1, 0], [0, 0, 1]]), verbose=0)
+        >>> classifier.predict(["a fine story"], verbose=0).shape
+        (1, 3)
     """
 
     saved_as = SavedAs(
@@ -247,24 +294,30 @@ class MultiLabelClassifier(ModelWithClasses):
     least_classes = 1
 
     def __init__(
-        self, backbone, num_classes=None, dropout_rate=0.1, labels=None, pooling=None, name="multi_label_classifier"
-    ):
+        self,
+        backbone: Backbone,
+        num_classes: int | None = None,
+        dropout_rate: float = 0.1,
+        labels: Sequence[str] | None = None,
+        pooling: str | None = None,
+        name: str = "multi_label_classifier",
+    ) -> None:
         inputs, pooling = make_inputs(), choose_pooling(backbone, pooling)
         pooled = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
         self.saved_as = with_pooling(self.saved_as, pooling)
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return LabelLoss()
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return [LabelAccuracy(name="accuracy")]
 
-    def make_rules(self, x):
+    def make_rules(self, x: Any) -> dict[str | None, Rule]:
         return {None: Rule("labels", 0, 1, "Give each text a 0 or a 1 for each label.", is_whole=False)}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"pooling": self.pooling}
 
 
@@ -283,6 +336,13 @@ class TextRegressor(ModelWithHead):
     Raises:
         ValueError: `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1 (STS-B).
+    Example:
+        >>> regressor = kbf.TextRegressor.from_preset("model")
+        >>> regressor.compile()
+        >>> pairs = [("the film was fine", "a fine film"), ("the film was fine", "a dull story")]
+        >>> history = regressor.fit(pairs, np.array([4.5, 1.0]), verbose=0)
+        >>> regressor.predict(pairs, verbose=0).shape
+        (2,)
     """
 
     saved_as = SavedAs(
@@ -294,7 +354,9 @@ class TextRegressor(ModelWithHead):
         options=TEXT_POOLING,
     )
 
-    def __init__(self, backbone, dropout_rate=0.1, pooling=None, name="text_regressor"):
+    def __init__(
+        self, backbone: Backbone, dropout_rate: float = 0.1, pooling: str | None = None, name: str = "text_regressor"
+    ) -> None:
         inputs, pooling = make_inputs(), choose_pooling(backbone, pooling)
         numbers = classify(backbone, pool_text(backbone, inputs, pooling), 1, dropout_rate)
         super().__init__(backbone, inputs, numbers[:, 0], name)
@@ -302,14 +364,14 @@ class TextRegressor(ModelWithHead):
         self.pooling = pooling
         self.saved_as = with_pooling(self.saved_as, pooling)
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return SquaredError()
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return [keras.metrics.RootMeanSquaredError()]
 
-    def make_rules(self, x):
+    def make_rules(self, x: Any) -> dict[str | None, Rule]:
         return {None: Rule("numbers", None, None, "Correct or leave out the row.", is_whole=False)}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"dropout_rate": self.dropout_rate, "pooling": self.pooling}

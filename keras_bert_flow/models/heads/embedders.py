@@ -1,11 +1,15 @@
 """Text embeddings, whose cosine measures the similarity of texts."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.encoder import MergeTexts, SplitTexts
 from keras_bert_flow.layers.heads import TokenPooling
-from keras_bert_flow.models.backbone import refuse_pooler
+from keras_bert_flow.models.backbone import Backbone, refuse_pooler
 from keras_bert_flow.models.batch_checks import Rule
 from keras_bert_flow.models.losses import ContrastiveAccuracy, ContrastiveLoss, CosineError, CosineLoss
 from keras_bert_flow.models.saved_as import POOLING, SavedAs
@@ -26,11 +30,18 @@ class TextEmbedder(ModelWithHead):
     Raises:
         ValueError: `pooling` is none of these, or the backbone has a pooler.
     Source: Reimers and Gurevych 2019, section 3; arXiv:1908.10084.
+    Example:
+        >>> embedder = kbf.TextEmbedder.from_preset("model", pooling="mean", normalize=True)
+        >>> first, second = embedder.predict(["the film was fine", "the film was fine"], verbose=0)
+        >>> round(float(first @ second), 3)
+        1.0
     """
 
     saved_as = SavedAs("Model", "embedder", use_pooler=False, options=POOLING)
 
-    def __init__(self, backbone, pooling="mean", normalize=True, name="text_embedder"):
+    def __init__(
+        self, backbone: Backbone, pooling: str = "mean", normalize: bool = True, name: str = "text_embedder"
+    ) -> None:
         refuse_pooler(backbone)
         inputs = make_inputs()
         vectors = embed(backbone, inputs, pooling, normalize)
@@ -38,17 +49,17 @@ class TextEmbedder(ModelWithHead):
         self.pooling = pooling
         self.normalize = normalize
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return None
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return None
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"pooling": self.pooling, "normalize": self.normalize}
 
 
-def embed(backbone, inputs, pooling, normalize):
+def embed(backbone: Backbone, inputs: Mapping[str, Tensor], pooling: str, normalize: bool) -> Tensor:
     """Return the embedding of each text, float32, (texts, hidden)."""
     sequence = encode(backbone, inputs)["sequence_output"]
     return TokenPooling(pooling, normalize, dtype="float32", name="pooling")(sequence, inputs["padding_mask"])
@@ -80,19 +91,26 @@ class PairEmbedder(ModelWithHead):
         pooling, normalize: as for `TextEmbedder`; neither objective depends on `normalize`.
     Raises:
         ValueError: `objective` or `pooling` is unknown, `scale` is not above 0, or the backbone has a pooler.
+    Example:
+        >>> model = kbf.PairEmbedder.from_preset("model", objective="contrastive")
+        >>> model.compile()
+        >>> texts = model.preprocessor(["a fine film", "a good film", "a dull story", "a slow story"])
+        >>> inputs = {name: values.reshape(2, 2, -1) for name, values in texts.items()}  # two rows of a pair
+        >>> history = model.fit(inputs, np.array([[0, 1], [2, 3]]), verbose=0)
+        >>> embedder = model.make_embedder()
     """
 
     saved_as = SavedAs("Model", "embedder", use_pooler=False, options=("objective", "scale", *POOLING))
 
     def __init__(
         self,
-        backbone,
-        objective=CONTRASTIVE,
-        scale=20.0,
-        pooling="mean",
-        normalize=True,
-        name="pair_embedder",
-    ):
+        backbone: Backbone,
+        objective: str = CONTRASTIVE,
+        scale: float = 20.0,
+        pooling: str = "mean",
+        normalize: bool = True,
+        name: str = "pair_embedder",
+    ) -> None:
         if objective not in OBJECTIVES:
             raise ValueError(f"`objective` must be one of {', '.join(OBJECTIVES)}. Received: objective={objective!r}.")
         if not scale > 0:
@@ -108,28 +126,35 @@ class PairEmbedder(ModelWithHead):
         self.pooling = pooling
         self.normalize = normalize
 
-    def make_embedder(self):
+    def make_embedder(self) -> TextEmbedder:
         """Return an embedder of single texts with the same weights."""
         return TextEmbedder(self.backbone, self.pooling, self.normalize)
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return CosineLoss() if self.objective == COSINE else ContrastiveLoss(self.scale)
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         is_cosine = self.objective == COSINE
         return [CosineError(name="root_mean_squared_error") if is_cosine else ContrastiveAccuracy(name="accuracy")]
 
-    def make_rules(self, x):
+    def make_rules(self, x: Any) -> dict[str | None, Rule]:
         remedy = "Divide the scores of the table by the highest one."
         return {None: Rule("cosines", -1, 1, remedy, is_whole=False)} if self.objective == COSINE else {}
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x: Any = None,
+        y: Any = None,
+        y_pred: Tensor | None = None,
+        sample_weight: Tensor | None = None,
+        training: bool = True,
+    ) -> Tensor:
         return super().compute_loss(x, self.number_labels(y, y_pred), y_pred, sample_weight, training=training)
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(self, x: Any, y: Any, y_pred: Tensor, sample_weight: Tensor | None = None) -> Any:
         return super().compute_metrics(x, self.number_labels(y, y_pred), y_pred, sample_weight)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {
             "objective": self.objective,
             "scale": self.scale,
@@ -137,7 +162,7 @@ class PairEmbedder(ModelWithHead):
             "normalize": self.normalize,
         }
 
-    def number_labels(self, y, y_pred):
+    def number_labels(self, y: Any, y_pred: Tensor) -> Any:
         """Return the labels, or for contrastive training without labels a distinct id for each text."""
         if y is not None or self.objective != CONTRASTIVE:
             return y

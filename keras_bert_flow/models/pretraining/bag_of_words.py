@@ -1,6 +1,7 @@
 """Bag-of-words pre-training loss: predict the masked tokens, without positions, from the mean hidden state."""
 
 from dataclasses import replace
+from typing import Any, Self
 
 import keras
 
@@ -29,12 +30,18 @@ class BagOfWordsPretrainer(ModelWithHead):
         weight: of the additional loss; the others have weight 1.
     Source: Ma et al. 2024, arXiv:2401.11248, who predict all words of a passage from [CLS]. Here the mean predicts the
         masked words, which the encoder has not seen.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=50, use_pooler=False)
+        >>> model = kbf.BagOfWordsPretrainer(kbf.MaskedLM(backbone), weight=0.5)
+        >>> model.output["words"].shape
+        (None, 1, 50)
+        >>> batches = kbf.pretraining_dataset("records", batch_size=4, bag_of_words=True)
     """
 
     default_rate = 1e-4
     has_one_width = True
 
-    def __init__(self, pretrainer, weight=1.0, name="bag_of_words_pretrainer"):
+    def __init__(self, pretrainer: ModelWithHead, weight: float = 1.0, name: str = "bag_of_words_pretrainer") -> None:
         backbone = pretrainer.backbone
         sequence, _ = pretrainer.get_layer("mlm_transform").input
         mean = TokenPooling(MEAN, dtype=backbone.dtype_policy, name="words_pooling")(
@@ -50,14 +57,14 @@ class BagOfWordsPretrainer(ModelWithHead):
         self.weight = weight
         self.default_loss_weights = dict.fromkeys(pretrainer.output, 1.0) | {WORDS: weight}
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         losses = self.pretrainer.make_losses()
         return losses | {WORDS: losses["mlm"]}
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return self.pretrainer.make_metrics()
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return {
             "pretrainer": keras.saving.serialize_keras_object(self.pretrainer),
             "weight": self.weight,
@@ -65,5 +72,5 @@ class BagOfWordsPretrainer(ModelWithHead):
         }
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         return cls(**config | {"pretrainer": keras.saving.deserialize_keras_object(config["pretrainer"])})

@@ -1,9 +1,12 @@
 """Knowledge distillation of a masked LM from a larger one."""
 
+from typing import Any, Self
+
 import keras
 from keras import ops
 
 from keras_bert_flow.backends.fused import divergences, is_computable
+from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.sizes import check_teacher
 from keras_bert_flow.models.with_head import ModelWithHead
@@ -25,14 +28,14 @@ class SoftTargetLosses(keras.layers.Layer):
     Source: Hinton et al. 2015, section 2; arXiv:1503.02531.
     """
 
-    def __init__(self, temperature, **kwargs):
+    def __init__(self, temperature: float, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.temperature = temperature
 
-    def build(self, logits_shape, targets_shape=None):
+    def build(self, logits_shape: Shape, targets_shape: Shape | None = None) -> None:
         pass
 
-    def call(self, logits, targets):
+    def call(self, logits: Tensor, targets: Tensor) -> Tensor:
         targets = ops.stop_gradient(targets)
         if is_computable(logits):
             divergence = divergences(logits, targets, self.temperature)[..., None]
@@ -42,10 +45,10 @@ class SoftTargetLosses(keras.layers.Layer):
             divergence = ops.sum(ops.exp(shares) * (shares - guesses), axis=-1, keepdims=True)
         return divergence * self.temperature**2
 
-    def compute_output_shape(self, logits_shape, targets_shape=None):
+    def compute_output_shape(self, logits_shape: Shape, targets_shape: Shape | None = None) -> Shape:
         return (*logits_shape[:-1], 1)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"temperature": self.temperature}
 
 
@@ -60,16 +63,16 @@ class HiddenStateLosses(keras.layers.Layer):
         float32, (batch, length, 1).
     """
 
-    def build(self, hidden_shape, targets_shape=None):
+    def build(self, hidden_shape: Shape, targets_shape: Shape | None = None) -> None:
         pass
 
-    def call(self, hidden, targets):
+    def call(self, hidden: Tensor, targets: Tensor) -> Tensor:
         hidden, targets = (ops.cast(value, "float32") for value in (hidden, ops.stop_gradient(targets)))
         products = ops.sum(hidden * targets, axis=-1, keepdims=True)
         squares = [ops.sum(ops.square(value), axis=-1, keepdims=True) for value in (hidden, targets)]
         return 1.0 - products * ops.rsqrt(ops.maximum(squares[0] * squares[1], SMALLEST_SQUARE))
 
-    def compute_output_shape(self, hidden_shape, targets_shape=None):
+    def compute_output_shape(self, hidden_shape: Shape, targets_shape: Shape | None = None) -> Shape:
         return (*hidden_shape[:-1], 1)
 
 
@@ -90,6 +93,12 @@ class Distiller(ModelWithHead):
         ValueError: the vocabularies or the widths differ.
     Source: Sanh et al. 2019, section 3, arXiv:1910.01108. Here soft targets are computed for masked tokens only, since
         only these are projected to the vocabulary.
+    Example:
+        >>> teacher = kbf.MaskedLM(kbf.BertBackbone.from_size("tiny", 50, use_pooler=False))
+        >>> student = kbf.MaskedLM(kbf.BertBackbone.from_size("tiny", 50, use_pooler=False, num_layers=1))
+        >>> model = kbf.Distiller(student, teacher)
+        >>> sorted(model.output)
+        ['hidden', 'mlm', 'soft']
     """
 
     default_rate = 5e-4
@@ -97,14 +106,14 @@ class Distiller(ModelWithHead):
 
     def __init__(
         self,
-        student,
-        teacher,
-        temperature=2.0,
-        soft_target_weight=5.0,
-        masked_lm_weight=2.0,
-        hidden_state_weight=1.0,
-        name="distiller",
-    ):
+        student: ModelWithHead,
+        teacher: ModelWithHead,
+        temperature: float = 2.0,
+        soft_target_weight: float = 5.0,
+        masked_lm_weight: float = 2.0,
+        hidden_state_weight: float = 1.0,
+        name: str = "distiller",
+    ) -> None:
         check_teacher(student.backbone, teacher.backbone, hidden_state_weight)
         teacher.trainable = False
         known = keras.Model(teacher.input, teacher.output | {"sequence": find_sequence(teacher)}, name="teacher")
@@ -126,29 +135,29 @@ class Distiller(ModelWithHead):
             "hidden_state_weight": hidden_state_weight,
         }
 
-    def find_published(self):
+    def find_published(self) -> "ModelWithHead":
         return self.student
 
-    def list_fixed_weights(self):
+    def list_fixed_weights(self) -> list[keras.Variable]:
         return self.teacher.variables
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return {output: token_loss() for output in self.output}
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return {"mlm": [token_accuracy()]}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         models = {"student": self.student, "teacher": self.teacher}
         saved = {name: keras.saving.serialize_keras_object(model) for name, model in models.items()}
         return saved | self.settings | {"name": self.name}
 
     @classmethod
-    def from_config(cls, config):
+    def from_config(cls, config: dict[str, Any]) -> Self:
         models = {name: keras.saving.deserialize_keras_object(config[name]) for name in ("student", "teacher")}
         return cls(**config | models)
 
 
-def find_sequence(masked_lm):
+def find_sequence(masked_lm: keras.Model) -> Tensor:
     """Return the last hidden states of a masked LM, (batch, length, hidden)."""
     return masked_lm.get_layer("mlm_transform").input[0]

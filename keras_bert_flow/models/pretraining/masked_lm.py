@@ -1,18 +1,27 @@
 """Masked language model: the encoder with a masked-LM head."""
 
 from dataclasses import replace
+from typing import Any
 
 import keras
 
+from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.dense import OutputDense, truncated_normal
 from keras_bert_flow.layers.heads import MaskedTokenTransform, OutputBias
-from keras_bert_flow.models.backbone import refuse_pooler, require_pooler
+from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.models.backbone import Backbone, refuse_pooler, require_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, PAIRS_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs, project
 
 
-def masked_token_logits(backbone, sequence, mask_positions, shape=None, tie_weights=True):
+def masked_token_logits(
+    backbone: Backbone,
+    sequence: Tensor,
+    mask_positions: Tensor,
+    shape: EncoderShape | None = None,
+    tie_weights: bool = True,
+) -> Tensor:
     """Return the masked-LM logits at some positions.
 
     Args:
@@ -40,7 +49,7 @@ def masked_token_logits(backbone, sequence, mask_positions, shape=None, tie_weig
     return OutputBias(backbone.shape.num_pieces, dtype="float32", name="mlm")(logits)
 
 
-def save_masked_lm(saved, tie_weights):
+def save_masked_lm(saved: SavedAs, tie_weights: bool) -> SavedAs:
     """Return the `SavedAs` of a model with a masked-LM head, adapted to untied output weights."""
     return saved if tie_weights else replace(saved, head=saved.head | MASKED_LM_TABLE)
 
@@ -61,13 +70,20 @@ class MaskedLM(ModelWithHead):
     Raises:
         ValueError: the backbone has a pooler, which would not be trained.
     Source: Devlin et al. 2019, section 3.1, task 1; Liu et al. 2019 (RoBERTa), section 4.2, arXiv:1907.11692.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=50, use_pooler=False)
+        >>> model = kbf.MaskedLM(backbone)
+        >>> token_ids = np.array([[2, 7, 4, 3]])
+        >>> inputs = {"token_ids": token_ids, "segment_ids": token_ids * 0, "padding_mask": token_ids * 0 + 1}
+        >>> model.predict(inputs | {"mask_positions": np.array([[2]])}, verbose=0)["mlm"].shape
+        (1, 1, 50)
     """
 
     saved_as = SavedAs("ForMaskedLM", "masked LM", MASKED_LM_HEAD, use_pooler=False, is_of_task=False)
     default_rate = 1e-4
     has_one_width = True
 
-    def __init__(self, backbone, tie_weights=True, name="masked_lm"):
+    def __init__(self, backbone: Backbone, tie_weights: bool = True, name: str = "masked_lm") -> None:
         refuse_pooler(backbone)
         inputs = make_inputs("mask_positions")
         sequence = encode(backbone, inputs)["sequence_output"]
@@ -76,13 +92,13 @@ class MaskedLM(ModelWithHead):
         self.tie_weights = tie_weights
         self.saved_as = save_masked_lm(self.saved_as, tie_weights)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"tie_weights": self.tie_weights}
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return {"mlm": token_loss()}
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return {"mlm": [token_accuracy()]}
 
 
@@ -106,13 +122,20 @@ class BertPretrainer(ModelWithHead):
     Raises:
         ValueError: the backbone has no pooler.
     Source: Devlin et al. 2019, section 3.1; google-research/bert, run_pretraining.py.
+    Example:
+        >>> backbone = kbf.BertBackbone.from_size("tiny", vocabulary_size=50)
+        >>> model = kbf.BertPretrainer(backbone)
+        >>> model.compile(kbf.adamw(learning_rate=1e-4, total_steps=2))
+        >>> history = model.fit(kbf.pretraining_dataset("records", batch_size=4), steps_per_epoch=2, verbose=0)
+        >>> list(history.history)
+        ['loss', 'mlm_accuracy', 'mlm_loss', 'nsp_accuracy', 'nsp_loss']
     """
 
     saved_as = SavedAs("ForPreTraining", "pre-trainer", MASKED_LM_HEAD | PAIRS_HEAD, is_of_task=False)
     default_rate = 1e-4
     has_one_width = True
 
-    def __init__(self, backbone, tie_weights=True, name="bert_pretrainer"):
+    def __init__(self, backbone: Backbone, tie_weights: bool = True, name: str = "bert_pretrainer") -> None:
         require_pooler(backbone)
         inputs = make_inputs("mask_positions")
         encoded = encode(backbone, inputs)
@@ -123,11 +146,11 @@ class BertPretrainer(ModelWithHead):
         self.tie_weights = tie_weights
         self.saved_as = save_masked_lm(self.saved_as, tie_weights)
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"tie_weights": self.tie_weights}
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return {"mlm": token_loss(), "nsp": token_loss()}
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return {"mlm": [token_accuracy()], "nsp": [token_accuracy()]}

@@ -1,10 +1,12 @@
 """Replaced token detection (ELECTRA): detect which tokens a small masked LM has replaced."""
 
+from typing import Any
+
 import keras
 
 from keras_bert_flow.layers.dense import Dense, get_activation, truncated_normal
-from keras_bert_flow.layers.heads import ReplaceTokens, Verdicts
-from keras_bert_flow.models.backbone import BlockStack, refuse_pooler
+from keras_bert_flow.layers.heads import DetectionLogits, ReplaceTokens
+from keras_bert_flow.models.backbone import Backbone, BlockStack, refuse_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.losses import BinaryTokenAccuracy, BinaryTokenLoss
@@ -29,12 +31,18 @@ class ReplacedTokenDetector(ModelWithHead):
     Raises:
         ValueError: another family, or a pooler.
     Source: Clark et al. 2020, section 2; arXiv:2003.10555.
+    Example:
+        >>> model = kbf.ReplacedTokenDetector(kbf.Backbone.from_size("tiny", 50, family="electra"))
+        >>> token_ids = np.array([[2, 7, 8, 3]])
+        >>> inputs = {"token_ids": token_ids, "segment_ids": token_ids * 0, "padding_mask": token_ids * 0 + 1}
+        >>> model.predict(inputs, verbose=0).shape
+        (1, 4)
     """
 
     saved_as = SAVED_AS
     default_rate = 1e-4
 
-    def __init__(self, backbone, name="replaced_token_detector"):
+    def __init__(self, backbone: Backbone, name: str = "replaced_token_detector") -> None:
         refuse_pooler(backbone)
         if backbone.family not in FAMILIES:
             raise ValueError(
@@ -52,10 +60,10 @@ class ReplacedTokenDetector(ModelWithHead):
         logits = project(backbone, hidden, 1, "replaced", truncated_normal)
         super().__init__(backbone, inputs, logits[..., 0], name)
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return BinaryTokenLoss()
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return [BinaryTokenAccuracy(name="accuracy")]
 
 
@@ -69,7 +77,7 @@ class ReplacedTokenPretrainer(ModelWithHead):
     Inputs: those of the backbone; `mask_positions` and `mask_ids`, int32, (batch, masks_per_sequence); and
     `replacement_draws`, float32, (batch, masks_per_sequence), uniform in [0, 1), which determine the replacements.
     Outputs, float32 logits: `mlm` of the generator, (batch, masks_per_sequence, vocabulary), and `rtd`, (batch, length,
-    2), of a wrong and a right verdict: all labels are 1, with weight 1 for real tokens.
+    2), of an incorrect and a correct detection: all labels are 1, with weight 1 for real tokens.
 
     Args:
         backbone: of the detector.
@@ -79,6 +87,13 @@ class ReplacedTokenPretrainer(ModelWithHead):
     Raises:
         ValueError: as for `ReplacedTokenDetector`.
     Source: Clark et al. 2020, sections 2, 3.1 and 3.2; google-research/electra, pretrain_model.py.
+    Example:
+        >>> backbone = kbf.Backbone.from_size("tiny", vocabulary_size=50, family="electra")
+        >>> model = kbf.ReplacedTokenPretrainer(backbone, generator_size=0.5)
+        >>> model.generator_shape.hidden_dim, model.detector.backbone.hidden_dim
+        (64, 128)
+        >>> model.output["mlm"].shape, model.output["rtd"].shape
+        ((None, None, 50), (None, None, 2))
     """
 
     saved_as = SAVED_AS
@@ -86,7 +101,13 @@ class ReplacedTokenPretrainer(ModelWithHead):
     has_one_width = True
     settings = ("generator_size", "replaced_token_weight")
 
-    def __init__(self, backbone, generator_size=0.25, replaced_token_weight=50.0, name="replaced_token_pretrainer"):
+    def __init__(
+        self,
+        backbone: Backbone,
+        generator_size: float = 0.25,
+        replaced_token_weight: float = 50.0,
+        name: str = "replaced_token_pretrainer",
+    ) -> None:
         detector = ReplacedTokenDetector(backbone)
         inputs = make_inputs("mask_positions", "mask_ids")
         draws = inputs["replacement_draws"] = keras.Input((None,), dtype="float32", name="replacement_draws")
@@ -105,26 +126,26 @@ class ReplacedTokenPretrainer(ModelWithHead):
                 "padding_mask": inputs["padding_mask"],
             }
         )
-        rtd = Verdicts(dtype="float32", name="rtd")(logits, replaced["is_replaced"])
+        rtd = DetectionLogits(dtype="float32", name="rtd")(logits, replaced["is_replaced"])
         super().__init__(backbone, inputs, {"mlm": mlm, "rtd": rtd}, name)
         self.detector = detector
         self.generator_blocks, self.generator_shape = generator.blocks, shape
         self.generator_size, self.replaced_token_weight = generator_size, replaced_token_weight
         self.default_loss_weights = {"mlm": 1.0, "rtd": replaced_token_weight}
 
-    def find_published(self):
+    def find_published(self) -> "ModelWithHead":
         return self.detector
 
-    def list_matrices(self):
+    def list_matrices(self) -> dict[str, int]:
         return super().list_matrices() | {
             path: heads for block in self.generator_blocks for path, heads in block.list_matrices().items()
         }
 
-    def make_losses(self):
+    def make_losses(self) -> Any:
         return {"mlm": token_loss(), "rtd": token_loss()}
 
-    def make_metrics(self):
+    def make_metrics(self) -> Any:
         return {"mlm": [token_accuracy()], "rtd": [token_accuracy()]}
 
-    def get_config(self):
+    def get_config(self) -> dict[str, Any]:
         return super().get_config() | {name: getattr(self, name) for name in self.settings}

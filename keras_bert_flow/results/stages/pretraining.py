@@ -11,7 +11,7 @@ from keras_bert_flow.results.stages.stage import Stage, refuse_auto
 PRETRAINING = Stage("pretraining", "pretrain", made_by="keras_bert_flow.training.pretraining.pretrain", revision=1)
 INITIAL = "initial"  # folder of the model before the first step, where its token embeddings are not random
 # Settings of pre-training that change what is logged and kept, but not the resulting weights and scores.
-WATCHING = (
+MONITORING = (
     "log_every_steps",
     "tensorboard",
     "checkpoint_every_steps",
@@ -39,7 +39,7 @@ def pretraining_settings(config: PipelineConfig, earlier: Sequence = ()) -> dict
 def find_unseen(config: PipelineConfig) -> set[str]:
     """Return the settings of pre-training that are not part of the key."""
     is_chosen = config.pretraining.publish == "best"  # then the evaluation interval affects which model is published
-    return {*WATCHING} if is_chosen else {*WATCHING, "evaluate_every_steps"}
+    return {*MONITORING} if is_chosen else {*MONITORING, "evaluate_every_steps"}
 
 
 def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:

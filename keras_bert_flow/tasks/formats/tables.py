@@ -69,6 +69,10 @@ def read_table(
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: the file, or a row of it, is malformed; the message names the row.
+    Example:
+        >>> table = kbf.read_table("reviews.tsv", max_examples=2)
+        >>> table.texts[0], table.labels[0]
+        ('the film was fine', 'pos')
     """
     texts = [text] if text_pair is None else [text, text_pair]
     examples = []

@@ -70,6 +70,10 @@ def split_sentences(text: str) -> list[str]:
     (`Dr.`, `e.g.`), after `No.`, `Fig.` or a month before a number, or after a number at the start of the sentence.
     After initials and common abbreviations (`J.`, `U.S.`, `Inc.`) it ends one only before a word that usually begins
     sentences. When in doubt, the rules join two sentences rather than split one.
+
+    Example:
+        >>> kbf.split_sentences("Dr. Wu saw it. She left at 5 p.m. and slept!")
+        ['Dr. Wu saw it.', 'She left at 5 p.m. and slept!']
     """
     sentences = []
     start = 0

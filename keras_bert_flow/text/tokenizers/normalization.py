@@ -37,6 +37,9 @@ def normalize_text(text: str, cased: bool, strip_accents: bool | None = None, sp
     contain, are dropped, while in the original they make the word unknown.
 
     Source: google-research/bert, tokenization.py, `BasicTokenizer`.
+    Example:
+        >>> kbf.normalize_text("Ça va, 東京?", cased=False)
+        'ca va , 東 京 ?'
     """
     text = clean_text(text)
     text = text if cased else text.lower()

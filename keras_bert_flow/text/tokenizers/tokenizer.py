@@ -34,6 +34,12 @@ class Tokenizer(Protocol):
         separators: number of `sep_id` between two texts of one row.
         mask_token: spelling of a masked word in a text.
         starts_word: bool, (vocabulary,). Whether a piece begins a word.
+    Example:
+        >>> tokenizer = kbf.Tokenizer.from_preset("model")
+        >>> tokenizer.decode(tokenizer("A fine film"))
+        'a fine film'
+        >>> tokenizer.pieces[tokenizer.mask_id]
+        '[MASK]'
     """
 
     pieces: tuple[str, ...]

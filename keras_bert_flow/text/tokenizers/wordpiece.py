@@ -47,6 +47,12 @@ class WordPieceTokenizer(Tokenizer):
     Raises:
         ValueError: `vocabulary` is not one.
     Source: google-research/bert, tokenization.py, `FullTokenizer`.
+    Example:
+        >>> tokenizer = kbf.WordPieceTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "film", "##s"])
+        >>> tokenizer("Films").tolist()
+        [5, 6]
+        >>> tokenizer.decode([5, 6])
+        'films'
     """
 
     separators = 1

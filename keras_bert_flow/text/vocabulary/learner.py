@@ -268,6 +268,11 @@ def learn_vocabulary(
             have the pieces that nothing else needs, or are left out.
     Raises:
         ValueError: `size` is too small for the characters.
+    Example:
+        >>> counts = {"films": 9, "film": 8, "story": 7, "stories": 3}
+        >>> pieces = kbf.learn_vocabulary(counts, size=30, min_character_count=1)
+        >>> len(pieces), pieces[:5]
+        (30, ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'])
     """
     word_counts, further_han = _keep_usable(word_counts, min_character_count, max_cjk_characters)
     characters = _list_characters(word_counts)

@@ -87,6 +87,13 @@ def finetune(
         FileNotFoundError: a table or the model is missing.
         ValueError: a table or the model is unusable, or changes meanwhile; the message says why.
         Interrupted: on SIGTERM or SIGINT; run again to resume.
+    Example:
+        >>> config, log = kbf.load_config("run.yaml"), []
+        >>> folder = kbf.finetune(config, "model", "out/finetuned", report=log.append)
+        >>> sorted(path.name for path in folder.glob("*/seed-1"))
+        ['seed-1', 'seed-1']
+        >>> kbf.load(folder / "pretrained" / "seed-1" / "model").predict(["a fine film"])[0]["label"] in ("neg", "pos")
+        True
     """
     output = check_local(output)
     config = fetch_tables(resolve_precision(config, keras.backend.backend()))

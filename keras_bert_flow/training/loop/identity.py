@@ -11,13 +11,13 @@ from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.results.stages.digests import folder_files, task_digests
 from keras_bert_flow.results.stages.distillation import DISTILLATION
 from keras_bert_flow.results.stages.finetuning import FINETUNING
-from keras_bert_flow.results.stages.pretraining import PRETRAINING, WATCHING
+from keras_bert_flow.results.stages.pretraining import MONITORING, PRETRAINING
 from keras_bert_flow.results.stages.stage import Stage
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 # Settings that may change during a run. Of these, the first three can affect the weights: see `identity.list_spans`.
 STEERING = ("total_steps", "evaluate_every_steps", "keep_best")
-CHANGEABLE = {*STEERING, *WATCHING, "publish"}
+CHANGEABLE = {*STEERING, *MONITORING, "publish"}
 REVISION = "revision"
 EARLIER = ("code", "package")  # what identities of earlier versions of this package hold in place of the revision
 MAX_SHOWN = 5

@@ -20,6 +20,10 @@ def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_no
         decay: learning rate decay: `linear`, `cosine` or `constant`.
         epsilon: see `make_optimizer`.
     Source: Devlin et al. 2019, appendix A.2.
+    Example:
+        >>> optimizer = kbf.adamw(learning_rate=1e-4, total_steps=1000, warmup_steps=100)
+        >>> classifier = kbf.TextClassifier.from_preset("model", labels=["negative", "positive"])
+        >>> classifier.compile(optimizer)
     """
     schedule = WarmupDecay(learning_rate, warmup_steps, total_steps, decay)
     return make_optimizer(ADAMW, schedule, weight_decay, clip_norm, epsilon=epsilon)

@@ -30,6 +30,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             Hägele et al. 2024, arXiv:2405.18392) or `constant`.
         decay_from: where the decay is measured from: the end of the `warmup`, or the `start` (google-research/bert,
             optimization.py, `create_optimizer`). Ignored by `trapezoid` and `constant`.
+    Example:
+        >>> schedule = kbf.WarmupDecay(peak=1.0, warmup_steps=10, total_steps=110)
+        >>> [round(float(schedule(step)), 2) for step in (0, 5, 10, 60, 110)]
+        [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
     def __init__(self, peak, warmup_steps, total_steps, decay=LINEAR, decay_from=WARMUP):

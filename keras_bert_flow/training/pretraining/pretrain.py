@@ -81,6 +81,13 @@ def pretrain(
         ValueError: the records are damaged or do not fit the model, the initial model does not fit either, a checkpoint
             belongs to another run, or an input changes meanwhile.
         Interrupted: on SIGTERM or SIGINT; run again to resume.
+    Example:
+        >>> config, log = kbf.load_config("run.yaml"), []
+        >>> folder = kbf.pretrain(config, "records", "out/pretrained", report=log.append)
+        >>> (folder / "model" / "config.json").is_file()
+        True
+        >>> log[-1]["step"]
+        4
     """
     check_local(output)
     config = resolve_precision(config, keras.backend.backend())
