@@ -16,7 +16,7 @@ from keras_bert_flow.checks.diagnose import diagnose
 from keras_bert_flow.checks.findings import as_text
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.text import CorpusConfig
-from keras_bert_flow.conversion.directory_check import check_directory
+from keras_bert_flow.conversion.directory import check_directory
 from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.pretraining_records import PretrainingRecords, show_examples

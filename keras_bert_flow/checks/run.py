@@ -25,7 +25,7 @@ from keras_bert_flow.checks.stages import (
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig
-from keras_bert_flow.conversion.directory_check import check_masked_lm
+from keras_bert_flow.conversion.directory import check_masked_lm
 from keras_bert_flow.data.pretraining_records import check_record_vocabulary
 from keras_bert_flow.files.outputs import check_output, check_place
 from keras_bert_flow.files.paths import find_address
@@ -82,8 +82,7 @@ def check_distillation(config: PipelineConfig) -> None:
 
 def check_teacher_directory(config: PipelineConfig, teacher: Path) -> None:
     """Check that a model directory can be the teacher of a configuration's student."""
-    check_initial_model(teacher)
-    found = dict(check_masked_lm(teacher))
+    found = dict(check_masked_lm(check_initial_model(teacher)))
     _check_student(config, find_family(found.pop("family")).shape(**found), found["vocabulary_size"])
 
 
@@ -161,7 +160,7 @@ def settle_initial_model(config: PipelineConfig) -> PipelineConfig:
     if config.initial_model is None:
         return config
     folder = fetch(config.initial_model).absolute()
-    found = check_initial_model(folder)
+    found = check_initial_model(folder).settings
     file, given = find_tokenizer_file(folder), config.vocabulary.file
     if given is not None and Path(given).resolve() != file.resolve():
         raise ValueError(

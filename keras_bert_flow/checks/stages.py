@@ -13,8 +13,7 @@ from keras_bert_flow.checks.models import check_initial_model
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import CorpusConfig
-from keras_bert_flow.conversion.directory_check import check_words_head
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.conversion.directory import check_words_head
 from keras_bert_flow.data.pretraining_records import check_record_vocabulary
 from keras_bert_flow.distribution.cluster import check_devices
 from keras_bert_flow.files.inputs import hold
@@ -253,7 +252,7 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
         check_positions(length, config.model.max_positions)
     vocabulary = initial_model and find_tokenizer_file(initial_model)
     if initial_model is not None:
-        check_shape(check_initial_model(initial_model), config.model, initial_model)
+        check_shape(check_initial_model(initial_model).settings, config.model, initial_model)
     if isinstance(made.get("vocabulary_size"), int):
         check_record_vocabulary(find_tokenizer_file(records), made["vocabulary_size"], vocabulary)
         check_padding(config.model, read_tokenizer_file(find_tokenizer_file(records)))
@@ -264,14 +263,15 @@ def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) ->
     check_output(output)
     check_installed(config.loggers)
     inputs = hold(model)
-    settings = check_initial_model(model)
+    directory = check_initial_model(model)
+    settings = dict(directory.settings)
     check_task_length(config.finetuning.sequence_length, settings["max_positions"])
     check_trained_part(config, find_family(settings.pop("family")).shape(**settings))
     if config.finetuning.pooling == BAG_OF_WORDS:
-        check_words_head(model)
+        check_words_head(directory)
     if config.task.train == BUILTIN:
         return None
-    data = read_task_data(config, read_tokenizer(model))
+    data = read_task_data(config, directory.tokenizer)
     return replace(data, inputs=inputs | data.inputs)
 
 

@@ -97,8 +97,8 @@ def predict(
     choose_backend(PipelineConfig(), backend)
     is_fine_tuned = asked_as in (None, FINE_TUNED)
     _check_file_options(is_fine_tuned, format, set, input, output)
-    check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output)
-    task: Any = change_task(find_task(model)[0], set or (), model) if is_fine_tuned else None
+    directory = check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output)
+    task: Any = change_task(find_task(directory)[0], set or (), model) if is_fine_tuned else None
     if format != JSONL:
         check_format(format, task)
     examples: Any = task.read(input, has_labels=False) if task and input else None
@@ -106,7 +106,7 @@ def predict(
     from keras_bert_flow.prediction.load import load
 
     with working(f"Loading {model}"):
-        asked: Any = load(model, asked_as, **options)
+        asked: Any = load(directory, asked_as, **options)
     if set:
         asked.task = task
     if format != JSONL and output is not None:

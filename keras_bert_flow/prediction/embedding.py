@@ -8,9 +8,9 @@ from typing import Any, final
 import numpy as np
 
 from keras_bert_flow.console.terminal import abridge
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_backbone, load_task_model
 from keras_bert_flow.conversion.sentence_files import read_sentence_input
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features
 from keras_bert_flow.models.probing import WHOLE, make_features_model
 from keras_bert_flow.prediction.asked_model import AskedModel
@@ -42,21 +42,22 @@ class Embedder(AskedModel):
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | ModelDirectory,
         pooling: Any = None,
         normalize: bool | None = None,
         batch_positions: int = BATCH_POSITIONS,
         threads: int | None = None,
     ):
-        folder = Path(folder)
+        directory = ModelDirectory.of(folder)
+        folder, read = directory.folder, directory.files.read
         self.task = SentenceEmbedding(pooling=pooling, normalize=normalize)
-        self.tokenizer = read_tokenizer(folder)
+        self.tokenizer = directory.tokenizer
         self.model = load_exported(folder, self.task.kind, threads)
         if self.model is None:
-            self.model = load_task_model(self.task.kind, folder, **self.task.model_options)
-        given = read_sentence_input(folder)
+            self.model = load_task_model(self.task.kind, directory, **self.task.model_options)
+        given = read_sentence_input(folder, read)
         if (folder / TASK_FILE).is_file():
-            given = replace(given, max_tokens=read_task(folder)[1])
+            given = replace(given, max_tokens=read_task(folder, read)[1])
         if given.prompt and not given.has_prompt_in_pooling:
             raise ValueError(
                 f"{folder}: a prompt that is not pooled is not implemented. Received: include_prompt=false, and the "
@@ -133,15 +134,15 @@ class FeatureExtractor(AskedModel):
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | ModelDirectory,
         layers: Sequence[int] = (-1,),
         pooling: str = WHOLE,
         batch_positions: int = BATCH_POSITIONS,
     ):
-        folder = Path(folder)
-        backbone = load_backbone(folder)
+        directory = ModelDirectory.of(folder)
+        backbone = load_backbone(directory)
         super().__init__(backbone.max_positions, batch_positions)
-        self.tokenizer = read_tokenizer(folder)
+        self.tokenizer = directory.tokenizer
         self.model = make_features_model(backbone, layers, pooling)
 
     def pose(self, item: Any) -> TextExample:

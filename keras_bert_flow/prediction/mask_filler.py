@@ -9,8 +9,8 @@ from typing import Any, final
 import numpy as np
 import scipy  # its submodules are loaded when they are used
 
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_pretrainer
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.prediction.asked_model import AskedModel
@@ -59,16 +59,16 @@ class MaskFiller(AskedModel):
         ValueError: a file is damaged, the model has no such head, or fewer than `top_k` tokens.
     """
 
-    def __init__(self, folder: str | Path, top_k: int = 5, batch_positions: int = BATCH_POSITIONS):
-        folder = Path(folder)
-        self.model, new_layers = load_pretrainer(MaskedLM, folder)
+    def __init__(self, folder: str | Path | ModelDirectory, top_k: int = 5, batch_positions: int = BATCH_POSITIONS):
+        directory = ModelDirectory.of(folder)
+        self.model, new_layers = load_pretrainer(MaskedLM, directory)
         if new_layers:
             raise ValueError(
-                f"{folder}: there is no masked-token head in it, which fills masks. "
+                f"{directory.folder}: there is no masked-token head in it, which fills masks. "
                 "Take what `kbf pretrain` made, a BertForMaskedLM or a BertForPreTraining."
             )
         super().__init__(self.model.backbone.max_positions, batch_positions)
-        self.tokenizer = read_tokenizer(folder)
+        self.tokenizer = directory.tokenizer
         if not 1 <= top_k <= self.tokenizer.vocabulary_size:
             raise ValueError(
                 f"`top_k` must be from 1 to the size of the vocabulary, {self.tokenizer.vocabulary_size}. "

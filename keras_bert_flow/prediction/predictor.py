@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
 from keras_bert_flow.prediction.asked_model import AskedModel
 from keras_bert_flow.prediction.exported_model import load_exported
@@ -28,17 +28,23 @@ class Predictor(AskedModel):
         ValueError: a file is damaged, or the model has no head for the task.
     """
 
-    def __init__(self, folder: str | Path, batch_positions: int = BATCH_POSITIONS, threads: int | None = None):
-        folder = Path(folder)
-        self.task, sequence_length = find_task(folder)
+    def __init__(
+        self,
+        folder: str | Path | ModelDirectory,
+        batch_positions: int = BATCH_POSITIONS,
+        threads: int | None = None,
+    ):
+        directory = ModelDirectory.of(folder)
+        folder = directory.folder
+        self.task, sequence_length = find_task(directory)
         self._may_be_pairs = hasattr(self.task, "text_pair") and not (folder / TASK_FILE).is_file()
         super().__init__(sequence_length, batch_positions)
-        self.tokenizer = read_tokenizer(folder)
-        self.model = load_exported(folder, self.task.kind, threads) or _load_model(self.task, folder)
+        self.tokenizer = directory.tokenizer
+        self.model = load_exported(folder, self.task.kind, threads) or _load_model(self.task, directory)
 
     def take_weights(self, folder: str | Path) -> None:
         """Load the weights of another run of the same fine-tuning into this model, which is already compiled."""
-        for ours, theirs in zip(self.model.variables, _load_model(self.task, Path(folder)).variables, strict=True):
+        for ours, theirs in zip(self.model.variables, _load_model(self.task, folder).variables, strict=True):
             ours.assign(theirs)
 
     def pose(self, item: Any) -> Any:
@@ -71,5 +77,5 @@ class Predictor(AskedModel):
         return self.task.decode(outputs, features, examples)
 
 
-def _load_model(task: Task, folder: Path):
+def _load_model(task: Task, folder: str | Path | ModelDirectory):
     return load_task_model(task.kind, folder, labels=task.labels, needs_head=True)
