@@ -63,7 +63,7 @@ def pretrain(
     with stopping_for_later(), made_at(output, together=True) as place:
         settings = choose_backend(load(config, set), backend)
         initial_model = initial_model or (Path(settings.initial_model) if settings.initial_model else None)
-        check_pretraining_stage(settings, records, initial_model, place)
+        folder = check_pretraining_stage(settings, records, initial_model, place)
         steps = settings.pretraining.total_steps
         with working(f"Pre-training for {steps:,} steps: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
@@ -71,7 +71,7 @@ def pretrain(
 
         keep_freed_memory()
         with training_progress(steps) as report:
-            run(settings, records, place, report, initial_model=initial_model)
+            run(settings, folder, place, report, initial_model=initial_model)
         asking = ask_pretrained(place / MODEL, inside(output, MODEL))
     show(name_path(output))
     _say_finetuning(output, asking, config, set, backend)
@@ -89,7 +89,7 @@ def distill(
     """Distil a smaller model from a teacher, as set in the section `distillation`."""
     with stopping_for_later(), made_at(output, together=True) as place:
         settings = choose_backend(load(config, set), backend)
-        check_distillation_stage(settings, records, teacher, place)
+        folder = check_distillation_stage(settings, records, teacher, place)
         steps = settings.needed_distillation.total_steps
         with working(f"Distillation in {steps:,} steps: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
@@ -97,7 +97,7 @@ def distill(
 
         keep_freed_memory()
         with training_progress(steps) as report:
-            run(settings, records, teacher, place, report)
+            run(settings, folder, teacher, place, report)
         asking = ask_pretrained(place / MODEL, inside(output, MODEL))
     show(name_path(output))
     _say_finetuning(output, asking, config, set, backend)

@@ -1,7 +1,6 @@
 """Write and read the text files of a model directory: config.json, vocab.txt, tokenizer_config.json, tokenizer.json."""
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -150,12 +149,14 @@ def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = 
     return count
 
 
-def write_vocabulary(folder: Path, vocabulary_path, cased: bool | None, max_positions: int) -> None:
+def write_vocabulary(
+    folder: Path, vocabulary_path, cased: bool | None, max_positions: int, read: Read = read_file
+) -> None:
     """Copy `vocab.txt`, and write the equivalent `tokenizer.json` and the `tokenizer_config.json` of both."""
-    tokenizer = read_word_piece(vocabulary_path, cased)
+    tokenizer = read_word_piece(vocabulary_path, cased, read)
     content = encode_fast_tokenizer(tokenizer.vocabulary, tokenizer.cased, tokenizer.rules)
     if Path(vocabulary_path).resolve() != (folder / "vocab.txt").resolve():
-        shutil.copyfile(vocabulary_path, folder / "vocab.txt")
+        (folder / "vocab.txt").write_bytes(read(Path(vocabulary_path), -1))
     (folder / TOKENIZER_CONFIG).write_bytes(describe_vocabulary(tokenizer, max_positions))
     (folder / FAST_TOKENIZER).write_bytes(content)
 

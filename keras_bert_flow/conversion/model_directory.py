@@ -45,6 +45,7 @@ from keras_bert_flow.conversion.weights import (
     make_backbone,
     read_directory,
 )
+from keras_bert_flow.files.documents import read_file
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.heads.registry import TASK_HEADS, find_task_head
@@ -220,7 +221,16 @@ _logger = logging.getLogger(__name__)
 
 
 def save_model_directory(
-    model, path, vocabulary_path=None, cased=None, labels=None, card=None, max_tokens=None, task=None, adapter_of=None
+    model,
+    path,
+    vocabulary_path=None,
+    cased=None,
+    labels=None,
+    card=None,
+    max_tokens=None,
+    task=None,
+    adapter_of=None,
+    read=read_file,
 ) -> None:
     """Save a model in the layout that `transformers` reads; the caller publishes the folder.
 
@@ -236,6 +246,7 @@ def save_model_directory(
             or that texts are pairs.
         adapter_of: address of the model directory with the weights without LoRA; if given, an adapter in `peft`'s
             format, `adapter_config.json` and `adapter_model.safetensors`, is written in place of the weights.
+        read: as for `documents.read_json`; reads the vocabulary.
     Raises:
         ValueError: `path` is not on a local disk, the size of `vocab.txt` or `labels` differs from the model's, or a
             weight is NaN or infinite.
@@ -262,8 +273,8 @@ def save_model_directory(
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary_path is not None:
         num_pieces = backbone.num_pieces or backbone.vocabulary_size
-        check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size, num_pieces)
-        write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions)
+        check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size, num_pieces, read)
+        write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions, read)
     write_json(folder / "config.json", config)
     for name, content in files.items():
         (write_json if name == ADAPTER_CONFIG else write_tensors)(folder / name, content)

@@ -70,10 +70,17 @@ class OpenedFiles:
     """Files that are opened once and memory-mapped, so that the bytes that are digested are those that are read.
 
     A file that is another one since, or has changed, is opened again.
+
+    Args:
+        passing: suffixes of files that are closed again once they are digested, as there may be thousands of them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, passing: tuple[str, ...] = ()) -> None:
+        self._passing = passing
         self._opened: dict[str, tuple[os.stat_result, mmap.mmap | bytes]] = {}
+
+    def __reduce__(self):
+        return OpenedFiles, (self._passing,)
 
     def map(self, path: str | Path) -> mmap.mmap | bytes:
         """Return the content of a file."""
@@ -85,6 +92,8 @@ class OpenedFiles:
 
     def digest(self, path: str | Path) -> str:
         """Return the sha256 of a file, cached as by `file_digest`."""
+        if os.fspath(path).endswith(self._passing):
+            return file_digest(path)
         status, content = self._open(path)
         return _find_digest(status, lambda: hashlib.sha256(content))
 

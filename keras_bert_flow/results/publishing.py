@@ -152,7 +152,7 @@ def verify(*paths: str | Path, files: OpenedFiles | None = None) -> None:
     for path in map(Path, paths):
         folder = (path if path.is_dir() else path.parent).resolve()
         if folder not in manifests:
-            manifests[folder] = find_manifest(folder, files and files.read)
+            manifests[folder] = find_manifest(folder, files.read if files else None)
         found = manifests[folder]
         if found is None:
             continue

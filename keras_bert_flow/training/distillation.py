@@ -10,7 +10,7 @@ import numpy as np
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.precision import resolve_precision
-from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.data.pretraining_records import PretrainingRecords, RecordsFolder
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.backbone import Backbone
@@ -81,7 +81,7 @@ LOSSES = ("temperature", "soft_target_weight", "masked_lm_weight", "hidden_state
 
 def distill(
     config: PipelineConfig,
-    records: str | Path,
+    records: str | Path | RecordsFolder,
     teacher: str | Path,
     output: str | Path,
     report: Report = print,
@@ -99,7 +99,12 @@ def distill(
             teacher.
     """
     check_local(output)
-    config, records, teacher = resolve_precision(config, keras.backend.backend()), fetch(records, False), fetch(teacher)
+    config, opened, teacher = (
+        resolve_precision(config, keras.backend.backend()),
+        RecordsFolder.of(records),
+        fetch(teacher),
+    )
+    folder, files = opened.folder, opened.files
     settings = config.needed_distillation
     recipe = Recipe(
         DISTILLATION,
@@ -108,14 +113,14 @@ def distill(
         source=teacher,
         is_new=settings.start == "random",
         objective=Distillation(settings.soft_target_weight > 0, settings.hidden_state_weight > 0),
-        inputs=hold(records, teacher),
-        find_key=partial(distillation_key, config, records, teacher),
-        find_inputs=partial(distillation_inputs, records, teacher),
-        find_identity=partial(distillation_identity, config, records, teacher),
+        inputs=hold(folder, teacher),
+        find_key=partial(distillation_key, config, folder, teacher, files=files),
+        find_inputs=partial(distillation_inputs, folder, teacher, files),
+        find_identity=partial(distillation_identity, config, folder, teacher, files),
         make_model=partial(make_distiller, config, teacher),
         count_operations=_count_operations,
     )
-    return publish_run(recipe, records, output, report, callbacks)
+    return publish_run(recipe, opened, output, report, callbacks)
 
 
 def make_distiller(config: PipelineConfig, teacher: Path, training: PretrainingRecords) -> Distiller:

@@ -57,9 +57,9 @@ def read_tokenizer_file(path: str | Path, cased: bool | None = None, read: Read 
     return WordPieceTokenizer(vocabulary, bool(said.cased if cased is None else cased), said.rules)
 
 
-def read_word_piece(path: str | Path, cased: bool | None = None) -> WordPieceTokenizer:
+def read_word_piece(path: str | Path, cased: bool | None = None, read: Read = read_file) -> WordPieceTokenizer:
     """Read a `vocab.txt`, which is always WordPiece, as `read_tokenizer_file` does."""
-    tokenizer = read_tokenizer_file(path, cased)
+    tokenizer = read_tokenizer_file(path, cased, read)
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise ValueError(f"A vocabulary must be a vocab.txt. Received: {path}, another tokenizer. Name the vocab.txt.")
     return tokenizer
@@ -99,11 +99,11 @@ def list_tokenizer_files(path: str | Path) -> list[Path]:
     return [Path(path), *(file for file in beside if file.is_file() and file != Path(path))]
 
 
-def copy_tokenizer(path: str | Path, cased: bool, folder: Path) -> None:
+def copy_tokenizer(path: str | Path, cased: bool, folder: Path, read: Read = read_file) -> None:
     """Copy a tokenizer into a folder: `vocab.txt` unchanged with what it does not hold, or a `tokenizer.json`."""
-    tokenizer = read_tokenizer_file(path, cased)
+    tokenizer = read_tokenizer_file(path, cased, read)
     if Path(path).suffix != ".json" and isinstance(tokenizer, WordPieceTokenizer):
-        (folder / VOCABULARY_FILE).write_bytes(Path(path).read_bytes())
+        (folder / VOCABULARY_FILE).write_bytes(read(Path(path), -1))
         tokenizer.write_rules(folder)
     else:
         tokenizer.write(folder)

@@ -17,7 +17,7 @@ from keras_bert_flow.conversion.adapters import BASE, check_whole, name_base
 from keras_bert_flow.conversion.model_card import Card, describe_machine
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
-from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.data.pretraining_records import PretrainingRecords, RecordsFolder
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.files.inputs import InputStates, hold
 from keras_bert_flow.files.paths import check_local
@@ -152,7 +152,7 @@ class Run:
     """
 
     recipe: Recipe
-    records: Path
+    records: RecordsFolder
     training: PretrainingRecords
     held_out: PretrainingRecords
     work: Path
@@ -171,7 +171,11 @@ class Run:
 
 
 def publish_run(
-    recipe: Recipe, records: Path, output: str | Path, report: Report, callbacks: Sequence[keras.callbacks.Callback]
+    recipe: Recipe,
+    records: RecordsFolder,
+    output: str | Path,
+    report: Report,
+    callbacks: Sequence[keras.callbacks.Callback],
 ) -> Path:
     """Train and publish a folder with `model/`, `log.jsonl` and `metrics.json`; return at once if it exists.
 
@@ -265,12 +269,13 @@ def _save(run: Run, model: ModelWithHead, metrics: Mapping[str, Any]) -> None:
 
 
 def _save_directory(run: Run, model: ModelWithHead, folder: Path, card: Card | None) -> None:
-    cased, tokenizer = run.training.manifest.config["cased"], find_tokenizer_file(run.records)
+    cased, tokenizer = run.training.manifest.config["cased"], run.records.tokenizer_file
     is_vocabulary = tokenizer.name == VOCABULARY_FILE
     if not is_vocabulary:
         folder.mkdir(exist_ok=True)
-        copy_tokenizer(tokenizer, cased, folder)
-    save_model_directory(model, folder, tokenizer if is_vocabulary else None, cased, card=card)
+        copy_tokenizer(tokenizer, cased, folder, run.records.files.read)
+    vocabulary = tokenizer if is_vocabulary else None
+    save_model_directory(model, folder, vocabulary, cased, card=card, read=run.records.files.read)
 
 
 def _track(run: Run, facts: Mapping[str, Any]) -> Tracker:
@@ -385,7 +390,7 @@ FACTS = frozenset({"name", "seed", "backend", "model", "pretraining"})
 
 def pretrain(
     config: PipelineConfig,
-    records: str | Path,
+    records: str | Path | RecordsFolder,
     output: str | Path,
     report: Report = print,
     callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -413,7 +418,8 @@ def pretrain(
     """
     check_local(output)
     config = resolve_precision(config, keras.backend.backend())
-    records, initial = fetch(records, wait=False), None if initial_model is None else fetch(initial_model)
+    opened, initial = RecordsFolder.of(records), None if initial_model is None else fetch(initial_model)
+    folder, files = opened.folder, opened.files
     recipe = Recipe(
         PRETRAINING,
         config,
@@ -421,14 +427,14 @@ def pretrain(
         source=initial,
         is_new=initial is None,
         objective=None,
-        inputs=hold(records, *([] if initial is None else [initial])),
-        find_key=partial(pretraining_key, config, records, initial),
-        find_inputs=partial(pretraining_inputs, records, initial),
-        find_identity=partial(pretraining_identity, config, records, initial),
+        inputs=hold(folder, *([] if initial is None else [initial])),
+        find_key=partial(pretraining_key, config, folder, initial, files=files),
+        find_inputs=partial(pretraining_inputs, folder, initial, files),
+        find_identity=partial(pretraining_identity, config, folder, initial, files),
         make_model=partial(_make_model, config, initial),
         count_operations=partial(_count_operations, config),
     )
-    return publish_run(recipe, records, output, report, callbacks)
+    return publish_run(recipe, opened, output, report, callbacks)
 
 
 def _make_model(config: PipelineConfig, initial_model: Path | None, training: PretrainingRecords) -> ModelWithHead:
