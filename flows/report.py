@@ -17,7 +17,7 @@ from urllib.parse import quote
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
 from flows.own_server import HOST, list_hosts
-from flows.tasks import Performed
+from flows.tasks import TaskResult
 from keras_bert_flow.console.terminal import code_span, escape_markdown
 from keras_bert_flow.evaluation.page import find_figures
 from keras_bert_flow.files.paths import name_path
@@ -109,7 +109,7 @@ def show_report(evaluation: Path) -> None:
     create_markdown_artifact(f"{results}\n\n{where}\n\n{drawings}\n", key="report", description=where)
 
 
-def show_stages(performed: Sequence[Performed]) -> None:
+def show_stages(results: Sequence[TaskResult]) -> None:
     """Create the artifact `stages`: one row per stage, with its key, folder and time."""
     rows = [
         {
@@ -119,7 +119,7 @@ def show_stages(performed: Sequence[Performed]) -> None:
             "seconds": done.seconds,
             "folder": escape_markdown(name_path(done.stage.folder)),  # the UI renders cells as Markdown
         }
-        for done in performed
+        for done in results
     ]
     create_table_artifact(key="stages", table=rows, description="What each stage made and where.")
 

@@ -50,7 +50,7 @@ def model(folder):
         check_directory(folder)
         tokenizer = read_tokenizer(folder)
         task, length = find_task(folder)
-        return task.encode(tokenizer, [task.pose("a b c")], length)
+        return task.encode(tokenizer, [task.make_example("a b c")], length)
 
     return read
 
@@ -68,7 +68,7 @@ def model_of(folder):
     def read():
         check_directory(folder)
         task, length = find_task(folder)
-        return task.encode(read_tokenizer(folder), [task.pose("a b c")], length)
+        return task.encode(read_tokenizer(folder), [task.make_example("a b c")], length)
 
     return read
 

@@ -36,7 +36,7 @@ def check_initial_model(folder: Path) -> ModelDirectory:
     return check_model_directory(folder)
 
 
-def check_asked_model(
+def check_prediction(
     folder: Path, asked_as: str | None, options: Mapping[str, Any], files: Sequence[Path | None], output: Path | None
 ) -> ModelDirectory:
     """Check the inputs of `kbf predict`, and return its model.
@@ -59,6 +59,6 @@ def check_asked_model(
 def check_search(model: Path, lines: Path, index: Path | None, output: Path | None) -> None:
     """Check the inputs of `kbf search`."""
     refuse_parquet(lines)
-    check_asked_model(model, "sentence_embedding", {}, [lines], output)
+    check_prediction(model, "sentence_embedding", {}, [lines], output)
     if index is not None:
         check_index(index)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.checks.models import check_asked_model
+from keras_bert_flow.checks.models import check_prediction
 from keras_bert_flow.checks.run import check_distillation_stage
 from keras_bert_flow.checks.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
 from keras_bert_flow.cli.application import app
@@ -182,7 +182,7 @@ def evaluate(
         print_scores(score_predictions(fill_builtin_task(load(config, set)), predictions), json)
         return
     settings = choose_backend(load(config, set), backend)
-    check_asked_model(scored, FINE_TUNED, {}, [], None)
+    check_prediction(scored, FINE_TUNED, {}, [], None)
     settings = fill_builtin_task(settings)
     questions = read_questions(settings, scored)
     with following(f"Scoring {model} on {settings.task.dev}"):

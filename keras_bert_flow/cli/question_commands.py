@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.checks.models import check_asked_model, check_search
+from keras_bert_flow.checks.models import check_prediction, check_search
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.inputs import settle_paths
 from keras_bert_flow.cli.options import ChosenBackend, choose_backend
@@ -97,12 +97,12 @@ def predict(
     choose_backend(PipelineConfig(), backend)
     is_fine_tuned = asked_as in (None, FINE_TUNED)
     _check_file_options(is_fine_tuned, format, set, input, output)
-    directory = check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output)
+    directory = check_prediction(model, asked_as, options, [] if is_fine_tuned else [input], output)
     task: Any = change_task(find_task(directory)[0], set or (), model) if is_fine_tuned else None
     if format != JSONL:
         check_format(format, task)
     examples: Any = task.read(input, has_labels=False) if task and input else None
-    from keras_bert_flow.prediction.asked_model import AT_ONCE
+    from keras_bert_flow.prediction.base_predictor import AT_ONCE
     from keras_bert_flow.prediction.load import load
 
     with working(f"Loading {model}"):
@@ -144,7 +144,7 @@ def search(
     """Search the lines of a file by meaning, and print one line of JSON per query."""
     choose_backend(PipelineConfig(), backend)
     check_search(model, lines, index, output)
-    from keras_bert_flow.prediction.asked_model import AT_ONCE
+    from keras_bert_flow.prediction.base_predictor import AT_ONCE
     from keras_bert_flow.prediction.search import SemanticSearch
 
     with working(f"Reading the vectors of {lines}, or making them"):

@@ -13,17 +13,17 @@ from keras_bert_flow.conversion.model_directory import load_backbone, load_task_
 from keras_bert_flow.conversion.sentence_files import read_sentence_input
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features
 from keras_bert_flow.models.probing import WHOLE, make_features_model
-from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.prediction.exported_model import ExportedModel, load_exported
 from keras_bert_flow.prediction.lines import list_items
 from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction
-from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, pose_texts
+from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, make_text_example
 from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
 from keras_bert_flow.tasks.registry import read_task
 
 
 @final
-class Embedder(AskedModel):
+class Embedder(BasePredictor):
     """Sentence embedder: an encoder with its tokenizer and its pooling.
 
     Args:
@@ -92,7 +92,7 @@ class Embedder(AskedModel):
         Raises:
             ValueError: an item is not a text.
         """
-        vectors = self._embed([self.pose(text) for text in list_items(texts)], None, follow)
+        vectors = self._embed([self.make_example(text) for text in list_items(texts)], None, follow)
         if tell:
             self.tell_cut_texts()
         return vectors
@@ -116,7 +116,7 @@ class Embedder(AskedModel):
 
 
 @final
-class FeatureExtractor(AskedModel):
+class FeatureExtractor(BasePredictor):
     """Feature extractor: an encoder with its tokenizer.
 
     Items are texts, or pairs of texts. A prediction is {"tokens", "features"}: the pieces, [CLS] and [SEP] included,
@@ -145,9 +145,9 @@ class FeatureExtractor(AskedModel):
         self.tokenizer = directory.tokenizer
         self.model = make_features_model(backbone, layers, pooling)
 
-    def pose(self, item: Any) -> TextExample:
+    def make_example(self, item: Any) -> TextExample:
         has_parts = isinstance(item, list | tuple | Mapping)
-        return pose_texts(item, is_pair=has_parts and len(item) == 2)
+        return make_text_example(item, is_pair=has_parts and len(item) == 2)
 
     def answer(
         self, examples: Sequence[TextExample], choose: ChooseWidths | None = None, follow: Callable = iter

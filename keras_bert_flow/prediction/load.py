@@ -17,7 +17,7 @@ from keras_bert_flow.tasks.registry import make_task, read_task
 from keras_bert_flow.tasks.tagging.tagged_words import PLAIN, find_other_spelling, is_tag
 
 if TYPE_CHECKING:
-    from keras_bert_flow.prediction.asked_model import AskedModel
+    from keras_bert_flow.prediction.base_predictor import BasePredictor
 
 
 # Find the task of a model directory, from its `task.json` or from the head in `config.json`.
@@ -156,7 +156,7 @@ OPTIONS = {
 }
 
 
-def load(folder: str | Path | ModelDirectory, task: str | None = None, **options: Any) -> "AskedModel":
+def load(folder: str | Path | ModelDirectory, task: str | None = None, **options: Any) -> "BasePredictor":
     """Load a model directory, ours or Hugging Face's, for prediction.
 
     Args:

@@ -11,9 +11,9 @@ import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_pretrainer
-from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, make_inputs, predict_batches
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.tasks.core.task import Features, join_texts
 from keras_bert_flow.tasks.core.texts import is_blank, take_texts
 from keras_bert_flow.tasks.formats.rows import abridge
@@ -40,7 +40,7 @@ class MaskedText:
 
 
 @final
-class MaskFiller(AskedModel):
+class MaskFiller(BasePredictor):
     """Fill-mask model: a masked language model with its tokenizer.
 
     The prediction for a text is a list for each of its masks, of the `top_k` most likely tokens: {"score", "token",
@@ -76,7 +76,7 @@ class MaskFiller(AskedModel):
             )
         self.top_k = top_k
 
-    def pose(self, item: Any) -> MaskedText:
+    def make_example(self, item: Any) -> MaskedText:
         """Encode a text with [MASK] in it, or a blank text, whose prediction is an empty list.
 
         Raises:
@@ -112,7 +112,7 @@ class MaskFiller(AskedModel):
             full_lengths=np.array([example.full_length for example in examples]),
         )
         self.cut_texts.add(features)
-        batches = ask_in_batches(
+        batches = predict_batches(
             self.model, features, choose or self.choose_fixed, self.batch_positions, follow, make_masked_inputs
         )
         choices: list[list[Choice]] = [[]] * len(examples)

@@ -7,15 +7,15 @@ from typing import Any, final
 from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
-from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.prediction.exported_model import load_exported
 from keras_bert_flow.prediction.load import find_task
 from keras_bert_flow.tasks.core.task import TASK_FILE, Features, Prediction, Task
-from keras_bert_flow.tasks.core.texts import pose_texts
+from keras_bert_flow.tasks.core.texts import make_text_example
 
 
 @final
-class Predictor(AskedModel):
+class Predictor(BasePredictor):
     """A fine-tuned model with its tokenizer and its task.
 
     Args:
@@ -47,10 +47,10 @@ class Predictor(AskedModel):
         for ours, theirs in zip(self.model.variables, _load_model(self.task, folder).variables, strict=True):
             ours.assign(theirs)
 
-    def pose(self, item: Any) -> Any:
+    def make_example(self, item: Any) -> Any:
         if self._may_be_pairs and isinstance(item, list | tuple | Mapping) and len(item) == 2:
-            return pose_texts(item, is_pair=True)
-        return self.task.pose(item)
+            return make_text_example(item, is_pair=True)
+        return self.task.make_example(item)
 
     def read(self, path: str | Path) -> Sequence[Any]:
         """Read all examples of a file in the task's format; labels, if there are any, are ignored."""
