@@ -27,6 +27,7 @@ from keras_bert_flow.cli.options import (
     choose_backend,
     choose_file,
     find_finetuned,
+    fix_backend,
     following,
     inside,
     load,
@@ -34,7 +35,7 @@ from keras_bert_flow.cli.options import (
     say_next,
     stopping_for_later,
 )
-from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
+from keras_bert_flow.config.pipeline import with_grid
 from keras_bert_flow.console.progress import counting_progress, training_progress, working
 from keras_bert_flow.console.terminal import show, show_json
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
@@ -173,7 +174,7 @@ def evaluate(
     _check_scored(config, model, predictions, minimal_pairs, limit, set)
     scored: Any = model  # given, where it is read below
     if minimal_pairs is not None:
-        choose_backend(PipelineConfig(), backend)
+        fix_backend(backend)
         _print_pairs(scored, minimal_pairs, limit, json)
         return
     if predictions is not None:

@@ -10,7 +10,7 @@ from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_fe
 from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.prediction.exported_model import load_exported
 from keras_bert_flow.prediction.load import find_task
-from keras_bert_flow.tasks.core.task import TASK_FILE, Features, Prediction, Task
+from keras_bert_flow.tasks.core.task import TASK_FILE, Features, Prediction
 from keras_bert_flow.tasks.core.texts import make_text_example
 
 
@@ -40,11 +40,14 @@ class Predictor(BasePredictor):
         self._may_be_pairs = hasattr(self.task, "text_pair") and not (folder / TASK_FILE).is_file()
         super().__init__(sequence_length, batch_positions)
         self.tokenizer = directory.tokenizer
-        self.model = load_exported(folder, self.task.kind, threads) or _load_model(self.task, directory)
+        self.model = load_exported(folder, self.task.kind, threads) or load_task_model(
+            self.task.kind, directory, labels=self.task.labels, needs_head=True
+        )
 
     def take_weights(self, folder: str | Path) -> None:
         """Load the weights of another run of the same fine-tuning into this model, which is already compiled."""
-        for ours, theirs in zip(self.model.variables, _load_model(self.task, folder).variables, strict=True):
+        other = load_task_model(self.task.kind, folder, labels=self.task.labels, needs_head=True)
+        for ours, theirs in zip(self.model.variables, other.variables, strict=True):
             ours.assign(theirs)
 
     def make_example(self, item: Any) -> Any:
@@ -75,7 +78,3 @@ class Predictor(BasePredictor):
             self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
         )
         return self.task.decode(outputs, features, examples)
-
-
-def _load_model(task: Task, folder: str | Path | ModelDirectory):
-    return load_task_model(task.kind, folder, labels=task.labels, needs_head=True)
