@@ -95,7 +95,7 @@ class OpenedFiles:
         if os.fspath(path).endswith(self._passing):
             return file_digest(path)
         status, content = self._open(path)
-        return _find_digest(status, lambda: hashlib.sha256(content))
+        return _find_digest(status, lambda: _hash(content))
 
     def _open(self, path: str | Path) -> tuple[os.stat_result, mmap.mmap | bytes]:
         name = os.fspath(path)
@@ -106,6 +106,20 @@ class OpenedFiles:
                 content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b""
             opened = self._opened[name] = status, content
         return opened
+
+
+def release(content: mmap.mmap | bytes) -> None:
+    """Let go of the pages of a mapped file that were read, which would count as memory of the process."""
+    if isinstance(content, mmap.mmap):
+        content.madvise(mmap.MADV_DONTNEED)
+
+
+def _hash(content: mmap.mmap | bytes) -> Any:
+    digest, view = hashlib.sha256(), memoryview(content)
+    for start in range(0, len(view), CHUNK_BYTES):
+        digest.update(view[start : start + CHUNK_BYTES])
+        release(content)
+    return digest
 
 
 def remember_digest(path: str | Path, digest: str) -> None:

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.files.documents import parse_json, read_json
-from keras_bert_flow.results.artifacts import OpenedFiles, follow_umask
+from keras_bert_flow.results.artifacts import OpenedFiles, follow_umask, release
 
 # Base class of lazily read tensors.
 
@@ -110,7 +110,9 @@ class StoredTensors(TensorMapping):
         place = self._places[name]
         array = _view(place, math.prod(place.shape))
         # A copy, as a backend may keep the array that it is given, and the file may change.
-        return (widen_bfloat16(array) if place.dtype == "BF16" else array.copy()).reshape(place.shape)
+        array = widen_bfloat16(array) if place.dtype == "BF16" else array.copy()
+        release(place.content)
+        return array.reshape(place.shape)
 
     def rename(self, new_name: Callable[[str], str]) -> "StoredTensors":
         """Return the same tensors under other names; ValueError if two get the same name."""
@@ -146,6 +148,7 @@ class StoredTensors(TensorMapping):
                         f"{place.path}: weights must be finite. Received: {abridge(name)} with NaN or infinity. "
                         "Copy it again."
                     )
+                release(place.content)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], dtype: str = FLOAT32) -> None:
