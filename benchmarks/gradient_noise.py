@@ -23,7 +23,7 @@ from sklearn.linear_model import LogisticRegression
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.data.tasks import choose_widths, deal_at_random, deal_by_length, predict_features
+from keras_bert_flow.data.tasks import bucket_by_length, choose_widths, predict_features, shuffle_into_batches
 from keras_bert_flow.training.finetuning.task_data import read_task_files
 
 Deal = Callable[[np.random.Generator], list[np.ndarray]]
@@ -53,16 +53,16 @@ def read_table(arguments: argparse.Namespace) -> tuple[np.ndarray, np.ndarray, n
 
 
 def list_deals(lengths: np.ndarray, size: int) -> Iterator[tuple[str, Deal]]:
-    yield "random", lambda rng: deal_at_random(len(lengths), size, rng)
+    yield "random", lambda rng: shuffle_into_batches(len(lengths), size, rng)
     widths = choose_widths(lengths, WIDTHS)
-    yield f"similar length, {WIDTHS} widths", lambda rng: deal_by_length(lengths, widths, size, rng)
+    yield f"similar length, {WIDTHS} widths", lambda rng: bucket_by_length(lengths, widths, size, rng)
     for batches in WINDOWS:
         yield f"windows of {batches} batches", lambda rng, batches=batches: deal_windows(lengths, size, batches, rng)
 
 
 def deal_windows(lengths: np.ndarray, size: int, batches: int, rng: np.random.Generator) -> list[np.ndarray]:
     dealt = []
-    for window in deal_at_random(len(lengths), size * batches, rng):
+    for window in shuffle_into_batches(len(lengths), size * batches, rng):
         rows = window[np.argsort(lengths[window], kind="stable")]
         dealt += [rows[start : start + size] for start in range(0, len(rows), size)]
     return [dealt[place] for place in rng.permutation(len(dealt))]

@@ -17,7 +17,7 @@ import numpy as np
 import keras_bert_flow as kbf
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.conversion.directory_check import check_words_head
+from keras_bert_flow.conversion.directory import check_words_head
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.tasks.baselines.linear_head import fit_head

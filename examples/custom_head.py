@@ -21,7 +21,7 @@ IS_FILM, IS_GOOD = np.array([1, 1, 0, 0]), np.array([1, 0, 1, 0])
 def encode(tokenizer, backbone: kbf.Backbone) -> dict[str, np.ndarray]:
     """Return what the encoder takes, (texts, length) each; a family without segments takes no `segment_ids`."""
     task = kbf.make_task("classification")
-    rows = task.encode(tokenizer, [task.pose(text) for text in TEXTS], sequence_length=16).token_ids
+    rows = task.encode(tokenizer, [task.make_example(text) for text in TEXTS], sequence_length=16).token_ids
     token_ids, padding_mask = np.zeros((2, len(rows), max(map(len, rows))), "int32")
     for row, ids in enumerate(rows):
         token_ids[row, : len(ids)], padding_mask[row, : len(ids)] = ids, 1

@@ -26,7 +26,7 @@ from flows.stages import (
     make_pretrained,
     make_records,
 )
-from flows.tasks import Performed, perform
+from flows.tasks import TaskResult, run_task
 from keras_bert_flow.checks.run import check_run
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.files.paths import name_path
@@ -43,11 +43,11 @@ def bert_pipeline(config: PipelineConfig) -> str:
     Returns:
         The path of the report.
     """
-    performed: list[Performed] = []
+    results: list[TaskResult] = []
     if not IS_CHECKED.get():
         check_run(config)
-    evaluation = make_all(config, partial(perform, performed=performed))
-    show_stages(performed)
+    evaluation = make_all(config, partial(run_task, results=results))
+    show_stages(results)
     show_report(evaluation)
     link_newest(evaluation, config.name)
     return name_path(evaluation / REPORT)
@@ -61,11 +61,11 @@ def preprocess(config: PipelineConfig) -> str:
     Returns:
         The folder of records; with a second phase, that phase's.
     """
-    performed: list[Performed] = []
-    make = partial(perform, performed=performed)
+    results: list[TaskResult] = []
+    make = partial(run_task, results=results)
     check_run(config, CHECKED["preprocess"])
     records = make_records(make_builtin(config, make), make)
-    show_stages(performed)
+    show_stages(results)
     return name_path(records[-1])
 
 
@@ -82,13 +82,13 @@ def pretrain(
     Returns:
         The folder of pre-training, which holds `model/`; with a second phase or a student, the folder of the last.
     """
-    performed: list[Performed] = []
-    make = partial(perform, performed=performed)
+    results: list[TaskResult] = []
+    make = partial(run_task, results=results)
     check_run(config, CHECKED["pretrain"])
     config = make_builtin(config, make)
     folders = [settle_folder(records)] if records else find_records(config)
     pretrained = make_pretrained(config, folders, make)
-    show_stages(performed)
+    show_stages(results)
     return name_path(pretrained[-1])
 
 
@@ -105,15 +105,15 @@ def finetune(
     Returns:
         The folder of fine-tuned models.
     """
-    performed: list[Performed] = []
-    make = partial(perform, performed=performed)
+    results: list[TaskResult] = []
+    make = partial(run_task, results=results)
     if not model:
         config.check_finetuned_length()
     check_run(config, CHECKED["finetune"])
     config = make_builtin(config, make)
     folder = settle_folder(model) if model else find_pretrained(config, find_records(config))[-1] / MODEL
     finetuned = make(finetuning_stage(config, folder))
-    show_stages(performed)
+    show_stages(results)
     return name_path(finetuned)
 
 
@@ -134,15 +134,15 @@ def evaluate(
     Returns:
         The path of the report.
     """
-    performed: list[Performed] = []
-    make = partial(perform, performed=performed)
+    results: list[TaskResult] = []
+    make = partial(run_task, results=results)
     check_run(config, CHECKED["evaluate"])
     config = make_builtin(config, make)
     folders = [settle_folder(records)] if records else find_records(config)
     phases = [settle_folder(pretrained)] if pretrained else find_pretrained(config, folders)
     finetuned_folder = settle_folder(finetuned) if finetuned else find_finetuned(config, phases[-1])
     evaluation = make(evaluation_stage(config, finetuned_folder, phases, folders[-1]))
-    show_stages(performed)
+    show_stages(results)
     show_report(evaluation)
     link_newest(evaluation, config.name)
     return name_path(evaluation / REPORT)

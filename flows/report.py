@@ -9,7 +9,7 @@ from pathlib import Path
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
 from flows.report_pages import REPORT, find_page_url
-from flows.tasks import Performed
+from flows.tasks import TaskResult
 from keras_bert_flow.console.terminal import code_span, escape_markdown
 from keras_bert_flow.evaluation.page import find_figures
 from keras_bert_flow.files.paths import name_path
@@ -32,7 +32,7 @@ def show_report(evaluation: Path) -> None:
     create_markdown_artifact(f"{results}\n\n{where}\n\n{drawings}\n", key="report", description=where)
 
 
-def show_stages(performed: Sequence[Performed]) -> None:
+def show_stages(results: Sequence[TaskResult]) -> None:
     """Create the artifact `stages`: one row per stage, with its key, folder and time."""
     rows = [
         {
@@ -42,7 +42,7 @@ def show_stages(performed: Sequence[Performed]) -> None:
             "seconds": done.seconds,
             "folder": escape_markdown(name_path(done.stage.folder)),  # the UI renders cells as Markdown
         }
-        for done in performed
+        for done in results
     ]
     create_table_artifact(key="stages", table=rows, description="What each stage made and where.")
 

@@ -195,8 +195,8 @@ def follow(stage: StageRun) -> str | State:
 
 
 @dataclass(frozen=True)
-class Performed:
-    """A stage that a flow has finished.
+class TaskResult:
+    """The result of a stage's task in a flow.
 
     Attributes:
         state: final state of its task run.
@@ -212,8 +212,8 @@ class Performed:
         return self.state.name == CACHED
 
 
-def perform(stage: StageRun, performed: list[Performed]) -> Path:
-    """Run the task of a stage, append it to `performed`, and return the stage's folder.
+def run_task(stage: StageRun, results: list[TaskResult]) -> Path:
+    """Run the task of a stage, append it to `results`, and return the stage's folder.
 
     Prefect draws an edge from each stage whose folder the command reads, or else from the previous stage.
     """
@@ -224,12 +224,12 @@ def perform(stage: StageRun, performed: list[Performed]) -> Path:
     asset = Asset(
         key=name_asset(stage.name, stage.key), properties=AssetProperties(description=name_path(stage.folder))
     )
-    inputs = [done.state for done in performed if stage.reads(done.stage.folder)]
+    inputs = [done.state for done in results if stage.reads(done.stage.folder)]
     made = step.with_options(assets=[asset])
-    state = made(stage, return_state=True, wait_for=inputs or [done.state for done in performed[-1:]])
+    state = made(stage, return_state=True, wait_for=inputs or [done.state for done in results[-1:]])
     folder = state.result()
-    done = Performed(stage, state, round(time.monotonic() - started, 1))
+    done = TaskResult(stage, state, round(time.monotonic() - started, 1))
     if not done.is_cached:
         log.info("%s: done in %s s", stage.name, done.seconds)
-    performed.append(done)
+    results.append(done)
     return Path(folder)

@@ -16,7 +16,7 @@ from keras_bert_flow.checks.diagnose import diagnose
 from keras_bert_flow.checks.findings import as_text
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.text import CorpusConfig
-from keras_bert_flow.conversion.directory_check import check_directory
+from keras_bert_flow.conversion.directory import check_directory
 from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.pretraining_records import PretrainingRecords, show_examples
@@ -50,7 +50,7 @@ def model(folder):
         check_directory(folder)
         tokenizer = read_tokenizer(folder)
         task, length = find_task(folder)
-        return task.encode(tokenizer, [task.pose("a b c")], length)
+        return task.encode(tokenizer, [task.make_example("a b c")], length)
 
     return read
 
@@ -68,7 +68,7 @@ def model_of(folder):
     def read():
         check_directory(folder)
         task, length = find_task(folder)
-        return task.encode(read_tokenizer(folder), [task.pose("a b c")], length)
+        return task.encode(read_tokenizer(folder), [task.make_example("a b c")], length)
 
     return read
 

@@ -35,7 +35,7 @@ class Exported:
 
     def answer(self, texts: Sequence[str], positions: int) -> list[Any]:
         """Return a prediction for each text."""
-        return self.answer_examples([self.task.pose(text) for text in texts], positions)
+        return self.answer_examples([self.task.make_example(text) for text in texts], positions)
 
     def answer_examples(self, examples: Sequence[Any], positions: int) -> list[Any]:
         """Return a prediction for each example of the task."""

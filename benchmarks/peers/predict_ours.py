@@ -16,7 +16,7 @@ texts = [text for _, (text,) in read_columns(path, ["text"], [], header=True, ma
 
 def run(predictor, steps: int) -> None:
     for _ in range(steps):
-        answers = predictor.answer([predictor.task.pose(text) for text in texts])
+        answers = predictor.answer([predictor.task.make_example(text) for text in texts])
         if len(answers) != len(texts):
             raise SystemExit("An answer is missing.")
 

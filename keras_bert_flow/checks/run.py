@@ -25,28 +25,28 @@ from keras_bert_flow.checks.stages import (
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig
-from keras_bert_flow.conversion.directory_check import check_masked_lm
-from keras_bert_flow.data.pretraining_records import check_record_vocabulary
+from keras_bert_flow.conversion.directory import check_masked_lm
+from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.files.outputs import check_apart, check_output, check_place
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.installed import check_backend, check_installed
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.sizes import check_start, check_teacher, get_size, resolve_shape
-from keras_bert_flow.records.tfrecord import check_positions, check_records
+from keras_bert_flow.records.tfrecord import check_positions
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.stores.publishing import check_writable
 from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.text.objectives.mlm import check_cutting
 from keras_bert_flow.text.objectives.objective import find_objective
-from keras_bert_flow.text.tokenizers.files import find_case, find_tokenizer_file, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import find_case, find_tokenizer_file
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables
 from keras_bert_flow.training.pretraining.fit import FREE, check_padding
 
 # Check the inputs of a distillation: student, teacher and records.
 
 
-def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Path, output: Path) -> None:
-    """Check the inputs of `kbf distill`."""
+def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Path, output: Path) -> RecordsFolder:
+    """Check the inputs of `kbf distill`, and return its records."""
     check_output(output)
     check_installed(config.loggers)
     if config.distillation is None:
@@ -54,14 +54,16 @@ def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Pat
             "There must be a section `distillation` for a student. Received: none. Write one, or use --set "
             "distillation.start=teacher for its defaults."
         )
-    made, student = check_records(records).config, config.student
+    folder = RecordsFolder(records)
+    made, student = folder.check().config, config.student
     check_model(student)
     length = student.pretraining.sequence_length or made["sequence_length"]
     check_cutting(made.get("objective", DEFAULT), made["sequence_length"], length)
     check_positions(length, student.model.max_positions)
     check_teacher_directory(config, teacher)
-    check_padding(student.model, read_tokenizer_file(find_tokenizer_file(records)))
-    check_record_vocabulary(find_tokenizer_file(records), made["vocabulary_size"], find_tokenizer_file(teacher))
+    check_padding(student.model, folder.tokenizer)
+    folder.check_vocabulary(made["vocabulary_size"], find_tokenizer_file(teacher))
+    return folder
 
 
 def check_distillation(config: PipelineConfig) -> None:
@@ -83,8 +85,7 @@ def check_distillation(config: PipelineConfig) -> None:
 
 def check_teacher_directory(config: PipelineConfig, teacher: Path) -> None:
     """Check that a model directory can be the teacher of a configuration's student."""
-    check_initial_model(teacher)
-    found = dict(check_masked_lm(teacher))
+    found = dict(check_masked_lm(check_initial_model(teacher)))
     _check_student(config, find_family(found.pop("family")).shape(**found), found["vocabulary_size"])
 
 
@@ -171,7 +172,7 @@ def settle_initial_model(config: PipelineConfig) -> PipelineConfig:
     if config.initial_model is None:
         return config
     folder = fetch(config.initial_model).absolute()
-    found = check_initial_model(folder)
+    found = check_initial_model(folder).settings
     file, given = find_tokenizer_file(folder), config.vocabulary.file
     if given is not None and Path(given).resolve() != file.resolve():
         raise ValueError(

@@ -13,9 +13,8 @@ from keras_bert_flow.checks.models import check_initial_model
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import CorpusConfig
-from keras_bert_flow.conversion.directory_check import check_words_head
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.data.pretraining_records import check_record_vocabulary
+from keras_bert_flow.conversion.directory import check_words_head
+from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.distribution.cluster import check_devices
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.outputs import check_apart, check_output, shorten_path
@@ -23,7 +22,7 @@ from keras_bert_flow.installed import check_backend, check_installed
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.saved_as import BAG_OF_WORDS
 from keras_bert_flow.models.sizes import resolve_shape
-from keras_bert_flow.records.tfrecord import check_positions, check_records
+from keras_bert_flow.records.tfrecord import check_positions
 from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.tasks.minimal_pairs import encode_pairs, read_minimal_pairs
@@ -240,12 +239,15 @@ def check_tokenizer(config: PipelineConfig, file: str | Path, makes_records: boo
             check_joining(phase.records.objective, tokenizer)
 
 
-def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model: Path | None, output: Path) -> None:
-    """Check the inputs of `kbf pretrain`."""
+def check_pretraining_stage(
+    config: PipelineConfig, records: Path, initial_model: Path | None, output: Path
+) -> RecordsFolder:
+    """Check the inputs of `kbf pretrain`, and return its records."""
     check_output(output)
     check_installed(config.loggers)
     check_model(config)
-    made = check_records(records).config
+    folder = RecordsFolder(records)
+    made = folder.check().config
     objective = made.get("objective", DEFAULT)
     check_objective(objective, config.model.family, config.pretraining.bag_of_words)
     if isinstance(record_length := made.get("sequence_length"), int):
@@ -255,10 +257,11 @@ def check_pretraining_stage(config: PipelineConfig, records: Path, initial_model
     vocabulary = initial_model and find_tokenizer_file(initial_model)
     if initial_model is not None:
         check_apart(output, [initial_model])
-        check_shape(check_initial_model(initial_model), config.model, initial_model)
+        check_shape(check_initial_model(initial_model).settings, config.model, initial_model)
     if isinstance(made.get("vocabulary_size"), int):
-        check_record_vocabulary(find_tokenizer_file(records), made["vocabulary_size"], vocabulary)
-        check_padding(config.model, read_tokenizer_file(find_tokenizer_file(records)))
+        folder.check_vocabulary(made["vocabulary_size"], vocabulary)
+        check_padding(config.model, folder.tokenizer)
+    return folder
 
 
 def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) -> TaskData | None:
@@ -266,14 +269,15 @@ def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) ->
     check_output(output)
     check_installed(config.loggers)
     inputs = hold(model)
-    settings = check_initial_model(model)
+    directory = check_initial_model(model)
+    settings = dict(directory.settings)
     check_task_length(config.finetuning.sequence_length, settings["max_positions"])
     check_trained_part(config, find_family(settings.pop("family")).shape(**settings))
     if config.finetuning.pooling == BAG_OF_WORDS:
-        check_words_head(model)
+        check_words_head(directory)
     if config.task.train == BUILTIN:
         return None
-    data = read_task_data(config, read_tokenizer(model))
+    data = read_task_data(config, directory.tokenizer)
     return replace(data, inputs=inputs | data.inputs)
 
 

@@ -13,7 +13,6 @@ from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
 from keras_bert_flow.export.request import MAX_CHANGED, check_export, check_max_changed, choose_backend
 from keras_bert_flow.files.outputs import check_output_file, check_place, existing_output
-from keras_bert_flow.results.publishing import verify
 
 
 @app.command()
@@ -172,12 +171,13 @@ def push(
     ] = False,
 ) -> None:
     """Push a model to the Hugging Face Hub in one commit; hf://org/name then refers to it everywhere."""
-    from keras_bert_flow.conversion.directory_check import open_directory
+    from keras_bert_flow.conversion.directory import ModelDirectory
     from keras_bert_flow.stores.hub import CARD, check_push, list_model_files, push_to_hub, write_license
 
     name, branch = check_push(address, is_sent=not dry_run)
-    verify(model)
-    open_directory(model)[1].check_finite()
+    directory = ModelDirectory(model)
+    directory.verify()
+    directory.tensors.check_finite()
     write_license(model / CARD, license)
     for file in list_model_files(model):
         show(f"{file.relative_to(model)}, {file.stat().st_size:,} bytes")

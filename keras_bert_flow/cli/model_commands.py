@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.checks.models import check_asked_model
+from keras_bert_flow.checks.models import check_prediction
 from keras_bert_flow.checks.run import check_distillation_stage
 from keras_bert_flow.checks.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
 from keras_bert_flow.cli.application import app
@@ -27,6 +27,7 @@ from keras_bert_flow.cli.options import (
     choose_backend,
     choose_file,
     find_finetuned,
+    fix_backend,
     following,
     inside,
     load,
@@ -34,7 +35,7 @@ from keras_bert_flow.cli.options import (
     say_next,
     stopping_for_later,
 )
-from keras_bert_flow.config.pipeline import PipelineConfig, with_grid
+from keras_bert_flow.config.pipeline import with_grid
 from keras_bert_flow.console.progress import counting_progress, training_progress, working
 from keras_bert_flow.console.terminal import show, show_json
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
@@ -63,7 +64,7 @@ def pretrain(
     with stopping_for_later(), made_at(output, together=True) as place:
         settings = choose_backend(load(config, set), backend)
         initial_model = initial_model or (Path(settings.initial_model) if settings.initial_model else None)
-        check_pretraining_stage(settings, records, initial_model, place)
+        folder = check_pretraining_stage(settings, records, initial_model, place)
         steps = settings.pretraining.total_steps
         with working(f"Pre-training for {steps:,} steps: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
@@ -71,7 +72,7 @@ def pretrain(
 
         keep_freed_memory()
         with training_progress(steps) as report:
-            run(settings, records, place, report, initial_model=initial_model)
+            run(settings, folder, place, report, initial_model=initial_model)
         asking = ask_pretrained(place / MODEL, inside(output, MODEL))
     show(name_path(output))
     _say_finetuning(output, asking, config, set, backend)
@@ -89,7 +90,7 @@ def distill(
     """Distil a smaller model from a teacher, as set in the section `distillation`."""
     with stopping_for_later(), made_at(output, together=True) as place:
         settings = choose_backend(load(config, set), backend)
-        check_distillation_stage(settings, records, teacher, place)
+        folder = check_distillation_stage(settings, records, teacher, place)
         steps = settings.needed_distillation.total_steps
         with working(f"Distillation in {steps:,} steps: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
@@ -97,7 +98,7 @@ def distill(
 
         keep_freed_memory()
         with training_progress(steps) as report:
-            run(settings, records, teacher, place, report)
+            run(settings, folder, teacher, place, report)
         asking = ask_pretrained(place / MODEL, inside(output, MODEL))
     show(name_path(output))
     _say_finetuning(output, asking, config, set, backend)
@@ -173,7 +174,7 @@ def evaluate(
     _check_scored(config, model, predictions, minimal_pairs, limit, set)
     scored: Any = model  # given, where it is read below
     if minimal_pairs is not None:
-        choose_backend(PipelineConfig(), backend)
+        fix_backend(backend)
         _print_pairs(scored, minimal_pairs, limit, json)
         return
     if predictions is not None:
@@ -182,7 +183,7 @@ def evaluate(
         print_scores(score_predictions(fill_builtin_task(load(config, set)), predictions), json)
         return
     settings = choose_backend(load(config, set), backend)
-    check_asked_model(scored, FINE_TUNED, {}, [], None)
+    check_prediction(scored, FINE_TUNED, {}, [], None)
     settings = fill_builtin_task(settings)
     questions = read_questions(settings, scored)
     with following(f"Scoring {model} on {settings.task.dev}"):

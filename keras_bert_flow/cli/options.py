@@ -116,12 +116,7 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
 
     Then `precision: auto` can be resolved, which depends on it; what it became is said on standard error.
     """
-    chosen = backend or os.environ.get("KERAS_BACKEND") or settings.backend
-    check_backend(chosen)
-    os.environ["KERAS_BACKEND"] = chosen
-    # Threads of PyTorch that wait for one another spin by default: with another busy process on the machine, each step
-    # then waits for the scheduler, and takes five times as long.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    chosen = fix_backend(backend, settings.backend)
     settings = settings.model_copy(update={"backend": chosen})
     resolved = resolve_precision(settings)
     for name in SECTIONS:
@@ -129,6 +124,17 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
             precision = getattr(resolved, name).precision
             typer.echo(f"kbf: {name}.precision is {precision}, for {chosen} on this machine.", err=True)
     return resolved
+
+
+def fix_backend(backend: str | None, default: str = PipelineConfig.model_fields["backend"].default) -> str:
+    """Fix the backend before Keras is imported, and return it: --backend, else $KERAS_BACKEND, else the default."""
+    chosen = backend or os.environ.get("KERAS_BACKEND") or default
+    check_backend(chosen)
+    os.environ["KERAS_BACKEND"] = chosen
+    # Threads of PyTorch that wait for one another spin by default: with another busy process on the machine, each step
+    # then waits for the scheduler, and takes five times as long.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    return chosen
 
 
 @contextmanager

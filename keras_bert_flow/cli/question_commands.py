@@ -8,13 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.checks.models import check_asked_model, check_search
+from keras_bert_flow.checks.models import check_prediction, check_search
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.inputs import settle_paths
-from keras_bert_flow.cli.options import ChosenBackend, choose_backend
+from keras_bert_flow.cli.options import ChosenBackend, fix_backend
 from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.progress import counting_progress, working
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.prediction.lines import read_items, read_waiting_items, read_waiting_texts, write_lines
@@ -94,19 +93,21 @@ def predict(
     model, texts = _choose_model(model, texts or [])
     given = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
     options = {name: value for name, value in given.items() if value is not None}
-    choose_backend(PipelineConfig(), backend)
+    fix_backend(backend)
     is_fine_tuned = asked_as in (None, FINE_TUNED)
     _check_file_options(is_fine_tuned, format, set, input, output)
-    check_asked_model(model, asked_as, options, [] if is_fine_tuned else [input], output, format)
-    task: Any = change_task(find_task(model)[0], set or (), model) if is_fine_tuned else None
+    directory = check_prediction(model, asked_as, options, [] if is_fine_tuned else [input], output, format)
+    task: Any = find_task(directory)[0] if is_fine_tuned else None
+    if task is not None:
+        task = change_task(task, set or (), model)
     if format != JSONL:
         check_format(format, task)
     examples: Any = task.read(input, has_labels=False) if task and input else None
-    from keras_bert_flow.prediction.asked_model import AT_ONCE
+    from keras_bert_flow.prediction.base_predictor import AT_ONCE
     from keras_bert_flow.prediction.load import load
 
     with working(f"Loading {model}"):
-        asked: Any = load(model, asked_as, **options)
+        asked: Any = load(directory, asked_as, **options)
     if set:
         asked.task = task
     if format != JSONL and output is not None:
@@ -142,9 +143,9 @@ def search(
     backend: ChosenBackend = None,
 ) -> None:
     """Search the lines of a file by meaning, and print one line of JSON per query."""
-    choose_backend(PipelineConfig(), backend)
+    fix_backend(backend)
     check_search(model, lines, index, output)
-    from keras_bert_flow.prediction.asked_model import AT_ONCE
+    from keras_bert_flow.prediction.base_predictor import AT_ONCE
     from keras_bert_flow.prediction.search import SemanticSearch
 
     with working(f"Reading the vectors of {lines}, or making them"):

@@ -11,9 +11,8 @@ import typer
 
 from keras_bert_flow.checks.models import check_model_directory
 from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.options import ChosenBackend, choose_backend
+from keras_bert_flow.cli.options import ChosenBackend, fix_backend
 from keras_bert_flow.cli.run_commands import find_configs
-from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.interrupts import UNATTENDED, ending_with
 from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
@@ -95,7 +94,7 @@ def serve_model(
             backend = choose_exporter("onnx", backend)
             for path, output in outputs.items():
                 check_export(model, output, "onnx", backend, False, ASKED_AS[path], False)
-        choose_backend(PipelineConfig(), backend)
+        fix_backend(backend)
         bound = bind(host, port)
         with ending_with((signal.SIGINT, *UNATTENDED), 0, MODEL_STOPPED):
             for path, output in outputs.items():

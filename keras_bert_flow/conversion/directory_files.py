@@ -1,7 +1,6 @@
 """Write and read the text files of a model directory: config.json, vocab.txt, tokenizer_config.json, tokenizer.json."""
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.conversion.tables.table import FamilyTable, Setting, find_table, find_table_of, split_fused
+from keras_bert_flow.files.documents import Read, read_file
 from keras_bert_flow.files.documents import read_json as read_document
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
@@ -19,18 +19,20 @@ from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file, read_word_piece
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary_bytes
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
-READ_BYTES = 1 << 20
 # Tables are padded to a multiple of 8 or 64, in Megatron-LM of 128 per process; a few are a little larger for no such
 # reason.
 PADDED_TO, MAX_PADDING, MAX_SPARE_SHARE = 8, 1024, 1 / 16
 SPECIAL_TOKENS = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "sep", "pad", "cls", "mask")}
 
 
-def read_json(path: Path, kind: type = dict) -> Any:
+def read_json(path: Path, kind: type = dict, read: Read = read_file) -> Any:
     """Read a JSON object, or another `kind` of value.
 
+    Args:
+        read: as for `documents.read_json`.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is not JSON, or not of that kind.
@@ -40,7 +42,7 @@ def read_json(path: Path, kind: type = dict) -> Any:
             f"A model directory must hold {path.name}. Received: {path.parent}, without it. Check the path."
         )
     try:
-        content = read_document(path)
+        content = read_document(path, read)
     except ValueError as error:
         raise ValueError(f"{path}: not JSON ({error}). Copy or save it again.") from None
     if not isinstance(content, kind):
@@ -49,25 +51,25 @@ def read_json(path: Path, kind: type = dict) -> Any:
     return content
 
 
-def count_pieces(folder: Path, vocabulary_size: int) -> int:
+def count_pieces(folder: Path, vocabulary_size: int, read: Read = read_file) -> int:
     """Return the number of pieces of a directory's tokenizer, at most the number of rows of the embeddings.
 
     Without a tokenizer, or if it does not say, this is `vocabulary_size`; errors as for `check_vocabulary`.
     """
     if (folder / "vocab.txt").is_file():
-        return check_vocabulary(folder / "vocab.txt", vocabulary_size)
+        return check_vocabulary(folder / "vocab.txt", vocabulary_size, read=read)
     if (folder / FAST_TOKENIZER).is_file():
-        return check_fast_tokenizer(folder / FAST_TOKENIZER, vocabulary_size)
+        return check_fast_tokenizer(folder / FAST_TOKENIZER, vocabulary_size, read)
     return vocabulary_size
 
 
-def check_fast_tokenizer(path: Path, vocabulary_size: int) -> int:
+def check_fast_tokenizer(path: Path, vocabulary_size: int, read: Read = read_file) -> int:
     """Return the number of pieces of a `tokenizer.json`; errors as for `check_vocabulary`.
 
     Raises:
         ValueError: it has more pieces than the model has rows, or, in WordPiece, far fewer.
     """
-    content = read_json(path)
+    content = read_json(path, read=read)
     count, is_word_piece = _count_pieces(content), _take_model(content).get("type") == "WordPiece"
     if count > vocabulary_size or is_word_piece and count and not _is_padded(count, vocabulary_size):
         raise ValueError(_describe_misfit(path, "pieces as the model", count, vocabulary_size))
@@ -120,7 +122,7 @@ def _encode_json(content: dict[str, Any]) -> bytes:
     return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = None) -> int:
+def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = None, read: Read = read_file) -> int:
     """Return the number of pieces of a `vocab.txt`.
 
     Args:
@@ -132,14 +134,11 @@ def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = 
     """
     if not path.is_file():
         raise FileNotFoundError(f"The vocabulary must be a file. Received: {path}.")
-    count, last = 0, b"\n"
-    with open(path, "rb") as file:
-        while piece := file.read(READ_BYTES):  # a line may be as long as the file
-            count, last = count + piece.count(b"\n"), piece[-1:]
-    count += last != b"\n"
+    content = read_vocabulary_bytes(path, read)
+    count = content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
     if count < vocabulary_size and len(list_tokenizer_files(path)) > 1:
         with suppress(ValueError):  # of a damaged file; whoever reads the tokenizer says so
-            count = max(count, len(read_tokenizer_file(path).pieces))  # with added tokens
+            count = max(count, len(read_tokenizer_file(path, read=read).pieces))  # with added tokens
     if num_pieces not in (None, count):
         raise ValueError(
             f"{path}: must have as many lines as the model has pieces. Received: {count} lines, {num_pieces} pieces. "
@@ -150,12 +149,14 @@ def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = 
     return count
 
 
-def write_vocabulary(folder: Path, vocabulary_path, cased: bool | None, max_positions: int) -> None:
+def write_vocabulary(
+    folder: Path, vocabulary_path, cased: bool | None, max_positions: int, read: Read = read_file
+) -> None:
     """Copy `vocab.txt`, and write the equivalent `tokenizer.json` and the `tokenizer_config.json` of both."""
-    tokenizer = read_word_piece(vocabulary_path, cased)
+    tokenizer = read_word_piece(vocabulary_path, cased, read)
     content = encode_fast_tokenizer(tokenizer.vocabulary, tokenizer.cased, tokenizer.rules)
     if Path(vocabulary_path).resolve() != (folder / "vocab.txt").resolve():
-        shutil.copyfile(vocabulary_path, folder / "vocab.txt")
+        (folder / "vocab.txt").write_bytes(read(Path(vocabulary_path), -1))
     (folder / TOKENIZER_CONFIG).write_bytes(describe_vocabulary(tokenizer, max_positions))
     (folder / FAST_TOKENIZER).write_bytes(content)
 

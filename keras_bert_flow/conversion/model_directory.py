@@ -16,7 +16,7 @@ from keras_bert_flow.conversion.adapters import (
     name_base,
 )
 from keras_bert_flow.conversion.codecs.safetensors_file import FILE, TensorMapping, write_tensors
-from keras_bert_flow.conversion.directory_check import require_words_head
+from keras_bert_flow.conversion.directory import require_words_head
 from keras_bert_flow.conversion.directory_files import (
     POOLING_FIELD,
     TIED_FIELD,
@@ -45,6 +45,7 @@ from keras_bert_flow.conversion.weights import (
     make_backbone,
     read_directory,
 )
+from keras_bert_flow.files.documents import read_file
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.heads.registry import TASK_HEADS, find_task_head
@@ -115,7 +116,8 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     """
     saved = find_saved_as(model_class)
     check_overrides(overrides, saved.options)
-    folder, config, tensors = read_directory(path)
+    directory = read_directory(path)
+    folder, config, tensors = directory.folder, directory.config, directory.tensors
     table = find_table(config["model_type"])
     is_new = new_head or not has_head(saved, config, tensors, table)
     shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
@@ -131,7 +133,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
             f"{tensors.path}: there is no tensor `{table.name_pooler(saved.architecture)}.weight`, from which its "
             f"{saved.noun} was trained to predict. Copy or save it again. {NEW_HEAD_ADVICE}"
         )
-    backbone = make_backbone(folder, config, **shared, use_pooler=use_pooler)
+    backbone = make_backbone(directory, **shared, use_pooler=use_pooler)
     if set(CLASSES) <= set(saved.options):
         chosen = overrides.get("num_classes"), overrides.get("labels"), arguments.get("pooling")
         arguments |= _choose_classes(folder, backbone, config, tensors, saved, is_new, *chosen)
@@ -140,7 +142,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
         is_given = "dropout_rate" in overrides or stored_rate is None
         arguments["dropout_rate"] = backbone.dropout_rate if is_given else stored_rate
     if set(POOLING) <= set(saved.options):
-        arguments = read_sentence_files(folder) | arguments
+        arguments = read_sentence_files(folder, directory.files.read) | arguments
     model = model_class(backbone, **arguments)
     new_layers = [*(saved.head if is_new else ()), *(() if has_pooler(table.family, saved, tensors) else table.pooler)]
     import_tensors(model, backbone, model.saved_as, tensors, new_layers)
@@ -219,7 +221,16 @@ _logger = logging.getLogger(__name__)
 
 
 def save_model_directory(
-    model, path, vocabulary_path=None, cased=None, labels=None, card=None, max_tokens=None, task=None, adapter_of=None
+    model,
+    path,
+    vocabulary_path=None,
+    cased=None,
+    labels=None,
+    card=None,
+    max_tokens=None,
+    task=None,
+    adapter_of=None,
+    read=read_file,
 ) -> None:
     """Save a model in the layout that `transformers` reads; the caller publishes the folder.
 
@@ -235,6 +246,7 @@ def save_model_directory(
             or that texts are pairs.
         adapter_of: address of the model directory with the weights without LoRA; if given, an adapter in `peft`'s
             format, `adapter_config.json` and `adapter_model.safetensors`, is written in place of the weights.
+        read: as for `documents.read_json`; reads the vocabulary.
     Raises:
         ValueError: `path` is not on a local disk, the size of `vocab.txt` or `labels` differs from the model's, or a
             weight is NaN or infinite.
@@ -261,8 +273,8 @@ def save_model_directory(
     folder.mkdir(parents=True, exist_ok=True)
     if vocabulary_path is not None:
         num_pieces = backbone.num_pieces or backbone.vocabulary_size
-        check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size, num_pieces)
-        write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions)
+        check_vocabulary(Path(vocabulary_path), backbone.vocabulary_size, num_pieces, read)
+        write_vocabulary(folder, vocabulary_path, cased, backbone.max_positions, read)
     write_json(folder / "config.json", config)
     for name, content in files.items():
         (write_json if name == ADAPTER_CONFIG else write_tensors)(folder / name, content)
@@ -346,9 +358,10 @@ def load_backbone(path, kind: type[Backbone] = Backbone, **overrides) -> Backbon
         FileNotFoundError, ValueError: as for `load_model`.
     """
     check_overrides(overrides)
-    folder, config, tensors = read_directory(path)
-    use_pooler = has_pooler(config["model_type"], kind.saved_as, tensors)
-    backbone = make_backbone(folder, config, kind, **overrides, use_pooler=use_pooler)
+    directory = read_directory(path)
+    tensors = directory.tensors
+    use_pooler = has_pooler(directory.config["model_type"], kind.saved_as, tensors)
+    backbone = make_backbone(directory, kind, **overrides, use_pooler=use_pooler)
     import_tensors(backbone, backbone, kind.saved_as, tensors)
     return backbone
 
@@ -372,9 +385,10 @@ def load_pretrainer(
     """
     saved = find_saved_as(model_class)
     check_overrides(overrides)
-    folder, config, tensors = read_directory(path)
+    directory = read_directory(path)
+    config, tensors = directory.config, directory.tensors
     shared = {name: value for name, value in overrides.items() if name != "name"}
-    backbone = make_backbone(folder, config, **shared, use_pooler=saved.use_pooler)
+    backbone = make_backbone(directory, **shared, use_pooler=saved.use_pooler)
     named = {name: value for name, value in overrides.items() if name == "name"}
     if saved.head.keys() >= MASKED_LM_HEAD.keys() and config.get(TIED_FIELD) is False:
         named["tie_weights"] = False

@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.conversion.directory_files import MAX_NUMBER, TOKENIZER_CONFIG, read_json, write_json
+from keras_bert_flow.files.documents import Read, read_file
 
 MODULES = "modules.json"
 TRANSFORMER, WHOLE = "sentence_bert_config.json", "config_sentence_transformers.json"
@@ -64,7 +65,7 @@ def write_sentence_files(
     write_json(folder / POOLING_FOLDER / "config.json", config)
 
 
-def read_sentence_files(folder: Path) -> dict[str, Any]:
+def read_sentence_files(folder: Path, read: Read = read_file) -> dict[str, Any]:
     """Return `pooling` and `normalize` of a directory; empty if it has no `modules.json`.
 
     Raises:
@@ -73,7 +74,7 @@ def read_sentence_files(folder: Path) -> dict[str, Any]:
     path = folder / MODULES
     if not path.is_file():
         return {}
-    modules = read_json(path, list)
+    modules = read_json(path, list, read)
     try:
         kinds = [module["type"].rpartition(".")[-1] for module in modules]
         folders = [module["path"] for module in modules]
@@ -87,7 +88,7 @@ def read_sentence_files(folder: Path) -> dict[str, Any]:
             f"{path}: the modules must be Transformer, in the folder itself, Pooling and perhaps Normalize. "
             f"Received: {abridge(received)}."
         )
-    return {"pooling": _read_pooling(folder / folders[1] / "config.json"), "normalize": len(kinds) == 3}
+    return {"pooling": _read_pooling(folder / folders[1] / "config.json", read), "normalize": len(kinds) == 3}
 
 
 @dataclass(frozen=True)
@@ -111,14 +112,14 @@ class SentenceInput:
     similarity: str = "cosine"
 
 
-def read_sentence_input(folder: Path) -> SentenceInput:
+def read_sentence_input(folder: Path, read: Read = read_file) -> SentenceInput:
     """Return what the files of `sentence_transformers` say about texts and vectors; the default if there are none.
 
     Raises:
         ValueError: a file is damaged, or a field that changes vectors is not implemented.
     Source: sentence-transformers 5.2 and 6.2, `Transformer.load_config` and `SentenceTransformer.encode`.
     """
-    encoder, path = _read_encoder(folder)
+    encoder, path = _read_encoder(folder, read)
     lowers = encoder.get("do_lower_case") or False
     strange = [name for name, value in encoder.items() if not _is_harmless(name, value)]
     if strange or type(lowers) is not bool:
@@ -128,7 +129,7 @@ def read_sentence_input(folder: Path) -> SentenceInput:
             "vectors do not depend on it."
         )
     whole = folder / WHOLE
-    config = read_json(whole) if whole.is_file() else {}
+    config = read_json(whole, read=read) if whole.is_file() else {}
     dimension, similarity = config.get("truncate_dim"), config.get("similarity_fn_name") or "cosine"
     if dimension is not None and (type(dimension) is not int or dimension < 1):
         raise ValueError(f"{whole}: `truncate_dim` must be 1 or more. Received: {abridge(ascii(dimension))}.")
@@ -138,8 +139,10 @@ def read_sentence_input(folder: Path) -> SentenceInput:
             f"{abridge(ascii(similarity))}."
         )
     pooling = folder / POOLING_FOLDER / "config.json"
-    is_pooled = (read_json(pooling) if pooling.is_file() else {}).get("include_prompt", True) is not False
-    return SentenceInput(read_max_tokens(folder), _find_prompt(config, whole), is_pooled, lowers, dimension, similarity)
+    is_pooled = (read_json(pooling, read=read) if pooling.is_file() else {}).get("include_prompt", True) is not False
+    return SentenceInput(
+        read_max_tokens(folder, read), _find_prompt(config, whole), is_pooled, lowers, dimension, similarity
+    )
 
 
 def _is_harmless(name: str, value: Any) -> bool:
@@ -149,7 +152,7 @@ def _is_harmless(name: str, value: Any) -> bool:
     return name in ARGUMENTS and isinstance(value, dict) and value.keys() <= HARMLESS_ARGUMENTS
 
 
-def read_max_tokens(folder: Path) -> int | None:
+def read_max_tokens(folder: Path, read: Read = read_file) -> int | None:
     """Return the length to which `sentence_transformers` truncates texts; None if the directory does not say.
 
     It is `max_seq_length` of the first of `ENCODER_FILES`, or else the length that the tokenizer has.
@@ -157,11 +160,11 @@ def read_max_tokens(folder: Path) -> int | None:
     Raises:
         ValueError: the value is not a number of tokens.
     """
-    encoder, path = _read_encoder(folder)
+    encoder, path = _read_encoder(folder, read)
     name = "max_seq_length"
     if encoder.get(name) is None:
         path, name = folder / TOKENIZER_CONFIG, "model_max_length"
-        encoder = read_json(path) if path.is_file() else {}
+        encoder = read_json(path, read=read) if path.is_file() else {}
         if isinstance(most := encoder.get(name), int | float) and most >= MAX_NUMBER:  # 1e30 stands for no limit
             return None
     most = encoder.get(name)
@@ -171,10 +174,10 @@ def read_max_tokens(folder: Path) -> int | None:
     return most
 
 
-def _read_encoder(folder: Path) -> tuple[dict[str, Any], Path]:
+def _read_encoder(folder: Path, read: Read) -> tuple[dict[str, Any], Path]:
     """Return the first of the files on the encoder that is not empty, and its path."""
     for path in (folder / name for name in ENCODER_FILES):
-        if path.is_file() and (content := read_json(path)):
+        if path.is_file() and (content := read_json(path, read=read)):
             return content, path
     return {}, folder / TRANSFORMER
 
@@ -194,8 +197,8 @@ def _are_names(folders: list[str]) -> bool:
     return all(folder not in ("", ".", "..") and not set(folder) & set("/\\\0") for folder in folders)
 
 
-def _read_pooling(path: Path) -> str:
-    config = read_json(path)
+def _read_pooling(path: Path, read: Read) -> str:
+    config = read_json(path, read=read)
     flagged = [mode for mode, flag in FLAGS.items() if config.get(flag)]
     modes = [config["pooling_mode"]] if config.get("pooling_mode") else flagged
     if len(modes) != 1 or modes[0] not in SUPPORTED:

@@ -2,25 +2,20 @@
 
 import logging
 from collections.abc import Collection
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion import directory_files as hf
-from keras_bert_flow.conversion.adapters import FIRST, PREFIX, SECOND, AdaptedTensors, list_unread, name_some
-from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, TensorMapping
-from keras_bert_flow.conversion.directory_check import open_directory
-from keras_bert_flow.conversion.directory_files import count_pieces, read_hf_config
+from keras_bert_flow.conversion.adapters import FIRST, PREFIX, SECOND, list_unread, name_some
+from keras_bert_flow.conversion.codecs.safetensors_file import TensorMapping
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_table, split_fused
 from keras_bert_flow.layers.attention import PARTS
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.families.family import BLOCK
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, SavedAs
 from keras_bert_flow.models.trained_weights import is_lora, list_lora_layers, list_quantized, read_merged
-from keras_bert_flow.results.publishing import verify
-from keras_bert_flow.stores.fetching import fetch
 
 
 def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.ndarray]:
@@ -178,50 +173,46 @@ _logger = logging.getLogger(__name__)
 OVERRIDES = ("dropout_rate", "attention_dropout_rate", "dtype", "name")
 
 
-def read_directory(path) -> tuple[Path, dict[str, Any], StoredTensors | AdaptedTensors]:
-    """Return the folder, the content of its `config.json`, and its tensors by their current names, all finite.
+def read_directory(model) -> ModelDirectory:
+    """Return a model directory, given as such or by its path, whose files are whole and whose tensors are finite.
 
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is damaged or differs from the manifest that lists it, or the tensors do not match
             `config.json`.
     """
-    folder = fetch(path)
-    if folder.is_dir():
-        verify(folder)
-    config, tensors = open_directory(folder)
-    tensors.check_finite()
-    if unread := list_unread(find_table(config["model_type"]), tensors):
+    directory = ModelDirectory.of(model)
+    directory.verify()
+    directory.tensors.check_finite()
+    if unread := list_unread(find_table(directory.config["model_type"]), directory.tensors):
         _logger.warning(
-            "%s: %d tensors of no head known here are not read: %s.", folder, len(unread), name_some(unread)
+            "%s: %d tensors of no head known here are not read: %s.", directory.folder, len(unread), name_some(unread)
         )
-    return folder, config, tensors
+    return directory
 
 
-def make_backbone(folder: Path, config: dict[str, Any], kind: type[Backbone] = Backbone, **overrides) -> Backbone:
-    """Build the encoder that the `config.json` of a directory describes, with newly initialised weights.
+def make_backbone(directory: ModelDirectory, kind: type[Backbone] = Backbone, **overrides) -> Backbone:
+    """Build the encoder that a directory describes, with newly initialised weights.
 
     Args:
         kind: the backbone class, which may be restricted to one family.
     Raises:
         ValueError: its settings contradict each other.
     """
-    source = folder / "config.json"
-    settings = read_hf_config(config, str(source))
-    rows = settings["vocabulary_size"]
-    pieces = count_pieces(folder, rows)
+    settings = dict(directory.settings)
+    rows, pieces = settings["vocabulary_size"], directory.num_pieces
     if pieces < rows:
         settings["num_pieces"] = pieces
         _logger.warning(
             "%s: %d of %d rows of the token embeddings are of no piece of the tokenizer, and are never predicted.",
-            folder,
+            directory.folder,
             rows - pieces,
             rows,
         )
     try:
         return kind(**(settings | overrides))
     except ValueError as error:
-        raise ValueError(f"{source}: {error}") from None
+        raise ValueError(f"{directory.source}: {error}") from None
 
 
 def check_overrides(overrides: Collection[str], options: tuple[str, ...] = ()) -> None:

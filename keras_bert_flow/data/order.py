@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_bert_flow.text.masking import TOKEN, MaskingRule, count_masks, mask_rows
 from keras_bert_flow.text.rows import keyed_generator, keyed_number
-from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 ROWS = 1 << 50  # practically infinite; Grain's own infinite length is too large for batches of one
 _ROUNDS = 6  # with 4, some orders of four records are more frequent than others
@@ -135,14 +135,14 @@ class DynamicMasking:
         return mask_again(features, self.rule, rng)
 
 
-def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingRule:
+def make_masking_rule(folder: str | Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> MaskingRule:
     """Return the masking rule of the records in a folder.
 
     Args:
         folder: the published records.
         config: the config in their manifest.
+        tokenizer: the one that they were made with.
     Raises:
-        FileNotFoundError: there is no tokenizer next to the records.
         ValueError: the manifest does not give the number of tokens to mask.
     """
     missing = [name for name in ("masked_fraction", "max_predictions") if name not in config]
@@ -151,7 +151,6 @@ def read_masking_rule(folder: str | Path, config: Mapping[str, Any]) -> MaskingR
             f"Dynamic masking needs {' and '.join(missing)} in the manifest. Received: {folder}, without. "
             "Build the records again, or use pretraining.masking=static."
         )
-    tokenizer = read_tokenizer_file(find_tokenizer_file(folder), config.get("cased", False))
     return MaskingRule.of(
         tokenizer, config["masked_fraction"], config["max_predictions"], config.get("mask_unit", TOKEN)
     )

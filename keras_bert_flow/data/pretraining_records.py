@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.data.order import RandomAccess, mask_again, read_masking_rule, restore_tokens, with_fraction
+from keras_bert_flow.data.order import RandomAccess, make_masking_rule, mask_again, restore_tokens, with_fraction
 from keras_bert_flow.files.inputs import find_carrier
 from keras_bert_flow.records.example import decode_record
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX, TFRecordFile, check_records
+from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.manifest import Manifest
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.fetching import fetch
@@ -73,15 +74,73 @@ def weigh_tokens(counts: np.ndarray) -> np.ndarray:
 # Check that records were made with the tokenizer of the model that reads them.
 
 
-def check_record_vocabulary(path: Path, vocabulary_size: int, other: str | Path | None) -> None:
+class RecordsFolder:
+    """A published folder of pre-training records whose manifest and tokenizer are opened once.
+
+    It is made for a check, and passed on to what reads the records.
+
+    Args:
+        path: output of `kbf records`, local or remote; see `stores.fetching.fetch`. Records may still be on their way.
+    Attributes:
+        folder: the folder on this disk.
+        files: its files.
+    """
+
+    def __init__(self, path: str | Path):
+        self.folder, self.files = fetch(path, wait=False), OpenedFiles(passing=(RECORD_SUFFIX, INDEX_SUFFIX))
+        self._tokenizer: tuple[Any, Tokenizer | None] = (None, None)
+
+    @classmethod
+    def of(cls, records: "str | Path | RecordsFolder") -> "RecordsFolder":
+        """Return a folder of records: the one that is given, or that of a path."""
+        return records if isinstance(records, RecordsFolder) else cls(records)
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_tokenizer": (None, None)}
+
+    def check(self, digests: bool = True) -> Manifest:
+        """Check the files against the manifest, and return it; arguments and errors as for `check_records`."""
+        return check_records(self.folder, digests, self.files)
+
+    def check_vocabulary(self, vocabulary_size: int, other: str | Path | None) -> None:
+        """Check the tokenizer of the records as `check_record_vocabulary` does."""
+        check_record_vocabulary(self.tokenizer_file, vocabulary_size, other, self.tokenizer)
+
+    @property
+    def tokenizer_file(self) -> Path:
+        """The path of the tokenizer that the records were made with."""
+        return find_tokenizer_file(self.folder)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that the records were made with; it is parsed again if its file has changed.
+
+        Raises:
+            FileNotFoundError, ValueError: as for `text.tokenizers.files.read_tokenizer_file`.
+        """
+        path = self.tokenizer_file
+        content, tokenizer = self._tokenizer
+        if tokenizer is None or self.files.map(path) is not content:
+            tokenizer = read_tokenizer_file(path, read=self.files.read)
+            self._tokenizer = self.files.map(path), tokenizer
+        return tokenizer
+
+
+def check_record_vocabulary(
+    path: Path, vocabulary_size: int, other: str | Path | None, tokenizer: Tokenizer | None = None
+) -> None:
     """Raise ValueError unless records and model have the same vocabulary, and make it into the same tokens.
 
     Args:
         path: the file of the records' tokenizer; see `files.read_tokenizer_file`.
         vocabulary_size: vocabulary size in the manifest of the records.
         other: the file of the model's tokenizer; None for a new model.
+        tokenizer: the one in `path`, if it has been read.
     """
-    tokenizer = read_tokenizer_file(path)
+    tokenizer = tokenizer or read_tokenizer_file(path)
     if tokenizer.vocabulary_size != vocabulary_size:
         raise ValueError(
             f"Records must come with the vocabulary that they were made with, of {vocabulary_size} pieces. "
@@ -124,16 +183,17 @@ class PretrainingRecords:
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | RecordsFolder,
         part: str = "train",
         verify: bool = True,
         vocabulary_file: str | Path | None = None,
         sequence_length: int | None = None,
     ):
-        self._folder = folder = fetch(folder, wait=False)
-        self.manifest: Manifest = check_records(folder, digests=verify)
+        self._source = RecordsFolder.of(folder)
+        folder = self._source.folder
+        self.manifest: Manifest = self._source.check(digests=verify)
         self._vocabulary_size = self.manifest.config["vocabulary_size"]
-        check_record_vocabulary(find_tokenizer_file(folder), self._vocabulary_size, vocabulary_file)
+        self._source.check_vocabulary(self._vocabulary_size, vocabulary_file)
         files = [file for file in self.manifest.files if file.name.startswith(f"{part}-")]
         self._files = [
             _open_file(folder / file.name, file.records) for file in files if file.name.endswith(RECORD_SUFFIX)
@@ -212,14 +272,14 @@ class PretrainingRecords:
 
     def read_masking_rule(self, masked_fraction: float | None = None) -> MaskingRule:
         """Return the masking rule of the records, or the same with another masked fraction; see `dynamic_masking`."""
-        rule = read_masking_rule(self._folder, self.manifest.config)
+        rule = make_masking_rule(self._source.folder, self.manifest.config, self._source.tokenizer)
         if masked_fraction is None and self.is_whole:
             return rule
         return with_fraction(rule, masked_fraction or rule.masked_fraction, self.sequence_length)
 
     def read_tokenizer(self) -> Tokenizer:
         """Return the tokenizer that the records were made with."""
-        return read_tokenizer_file(find_tokenizer_file(self._folder), self.manifest.config.get("cased", False))
+        return self._source.tokenizer
 
     @cached_property
     def label_weights(self) -> np.ndarray:

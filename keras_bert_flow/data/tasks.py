@@ -99,7 +99,7 @@ def fill_up(rows: np.ndarray, most: int) -> np.ndarray:
     return np.resize(rows, min(size for size in list_sizes(max(1, most)) if size >= len(rows)))
 
 
-def deal_by_length(
+def bucket_by_length(
     lengths: np.ndarray, widths: Sequence[int], batch_size: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
     """Shuffle all rows into batches, grouped by length.
@@ -127,7 +127,7 @@ def deal_by_length(
     return [batches[number] for number in rng.permutation(len(batches))]
 
 
-def deal_at_random(rows: int, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
+def shuffle_into_batches(rows: int, batch_size: int, rng: np.random.Generator) -> list[np.ndarray]:
     """Shuffle rows into batches regardless of their lengths; all batches but the last are full."""
     order = rng.permutation(rows)
     return [order[start : start + batch_size] for start in range(0, rows, batch_size)]
@@ -265,14 +265,14 @@ def predict_features(
             max_widths=max_widths,
             longest=features.sequence_length,
         )
-    for rows, found in ask_in_batches(model, features, choose, batch_positions, follow):
+    for rows, found in predict_batches(model, features, choose, batch_positions, follow):
         for name, values in found.items():
             for row, answer in zip(rows, values, strict=True):
                 answers[name][row] = answer[: lengths[row]] if of_tokens[name] else answer
     return {name: found if of_tokens[name] else np.stack(found) for name, found in answers.items()}
 
 
-def ask_in_batches(
+def predict_batches(
     model,
     features: Any,
     choose: ChooseWidths,
@@ -410,8 +410,8 @@ class TaskBatches:
     def _plan_epoch(self, epoch: int) -> list[np.ndarray]:
         rng = make_generator(self.seed, epoch)
         if self.group_by_length:
-            return deal_by_length(self._lengths, self._groups, self.batch_size, rng)
-        return deal_at_random(len(self.features), self.batch_size, rng)
+            return bucket_by_length(self._lengths, self._groups, self.batch_size, rng)
+        return shuffle_into_batches(len(self.features), self.batch_size, rng)
 
 
 def task_dataset(

@@ -10,7 +10,7 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import halve_widths, make_inputs
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE
-from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, pose_texts
+from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, make_text_example
 from keras_bert_flow.tasks.registry import read_task
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
@@ -73,11 +73,11 @@ class TextPreprocessor:
         Raises:
             ValueError: an item is something else.
         """
-        examples = [self._pose(item) for item in texts]
+        examples = [self._make_example(item) for item in texts]
         features = encode_examples(self.tokenizer, examples, self.sequence_length, {})
         longest = features.lengths.max(initial=1)
         width = next(width for width in halve_widths(self.sequence_length) if width >= longest)
         return make_inputs(features, np.arange(len(examples)), width)
 
-    def _pose(self, item: Any) -> TextExample:
-        return pose_texts(item, is_pair=not isinstance(item, str))
+    def _make_example(self, item: Any) -> TextExample:
+        return make_text_example(item, is_pair=not isinstance(item, str))

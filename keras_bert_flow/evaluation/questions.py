@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.conversion.directory_check import check_masked_lm
+from keras_bert_flow.conversion.directory import check_masked_lm
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.prediction.load import find_task, has_unnamed_outputs, name_outputs
 from keras_bert_flow.results.publishing import verify

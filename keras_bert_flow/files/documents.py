@@ -1,6 +1,7 @@
 """Read untrusted JSON: a value, or a one-line ValueError, however large or deep the document is."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,13 @@ from keras_bert_flow.console.terminal import abridge
 MAX_BYTES = 64 << 20  # of a whole document; the manifest of 100,000 files takes a quarter of it
 MAX_VALUES = 2_000_000  # of a document that `read_json` reads: at most some 300 MB in memory
 _BEFORE_VALUES = (",", "[", "{")
+Read = Callable[[Path, int], bytes]  # path, limit → at most so many bytes of the file; -1: all
+
+
+def read_file(path: str | Path, limit: int = -1) -> bytes:
+    """Return the first bytes of a file, at most `limit`; -1: all."""
+    with open(path, "rb") as file:
+        return file.read(limit)
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -24,15 +32,16 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def read_json(path: str | Path) -> Any:
+def read_json(path: str | Path, read: Read = read_file) -> Any:
     """Read a JSON document in UTF-8.
 
+    Args:
+        read: returns the content of a file; such as `OpenedFiles.read`, which opens it once.
     Raises:
         OSError: the file cannot be read.
         ValueError: as for `parse_json`, or the file is larger than `MAX_BYTES` or may hold more than `MAX_VALUES`.
     """
-    with open(path, "rb") as file:
-        content = file.read(MAX_BYTES + 1)
+    content = read(Path(path), MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"it is larger than {MAX_BYTES >> 20} MiB")
     text = content.decode("utf-8")
@@ -41,10 +50,10 @@ def read_json(path: str | Path) -> Any:
     return parse_json(text)
 
 
-def read_json_object(path: str | Path) -> dict[str, Any]:
+def read_json_object(path: str | Path, read: Read = read_file) -> dict[str, Any]:
     """Read a JSON object from a file; raises OSError, or a ValueError that names the file."""
     try:
-        values = read_json(path)
+        values = read_json(path, read)
     except ValueError as error:
         raise ValueError(f"A file must be whole JSON. Received: {path}: {error}. Copy or make it again.") from None
     if not isinstance(values, dict):

@@ -7,10 +7,12 @@ import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO
 
 from keras_bert_flow.console.terminal import escape_controls
+from keras_bert_flow.files.documents import Read
 from keras_bert_flow.files.paths import check_local
 
 MANIFEST = "manifest.json"  # marks a published folder; see `results.manifest`
@@ -174,15 +176,18 @@ def walk_input(folder: Path) -> Iterator[Path]:
         yield from (Path(place) / name for name in files if name[0] != ".")
 
 
-def is_result(folder: Path) -> bool:
+def is_result(folder: Path, read: Read | None = None) -> bool:
     """Return whether a folder holds a manifest written by this project, whole or damaged.
 
     Other programs write files of that name too, such as manifests of web pages.
+
+    Args:
+        read: as for `documents.read_json`; by default only the ends of the file are read.
     """
     path = folder / MANIFEST
     if not path.is_file():
         return False
-    with open(path, "rb") as file:
+    with open(path, "rb") if read is None else BytesIO(read(path, -1)) as file:
         return is_manifest(file)
 
 

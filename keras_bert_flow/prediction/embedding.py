@@ -8,22 +8,22 @@ from typing import Any, final
 import numpy as np
 
 from keras_bert_flow.console.terminal import abridge
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_backbone, load_task_model
 from keras_bert_flow.conversion.sentence_files import read_sentence_input
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features
 from keras_bert_flow.models.probing import WHOLE, make_features_model
-from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.prediction.exported_model import ExportedModel, load_exported
 from keras_bert_flow.prediction.lines import list_items
 from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction
-from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, pose_texts
+from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, make_text_example
 from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
 from keras_bert_flow.tasks.registry import read_task
 
 
 @final
-class Embedder(AskedModel):
+class Embedder(BasePredictor):
     """Sentence embedder: an encoder with its tokenizer and its pooling.
 
     Args:
@@ -47,21 +47,22 @@ class Embedder(AskedModel):
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | ModelDirectory,
         pooling: Any = None,
         normalize: bool | None = None,
         batch_positions: int = BATCH_POSITIONS,
         threads: int | None = None,
     ):
-        folder = Path(folder)
+        directory = ModelDirectory.of(folder)
+        folder, read = directory.folder, directory.files.read
         self.task = SentenceEmbedding(pooling=pooling, normalize=normalize)
-        self.tokenizer = read_tokenizer(folder)
+        self.tokenizer = directory.tokenizer
         self.model = load_exported(folder, self.task.kind, threads)
         if self.model is None:
-            self.model = load_task_model(self.task.kind, folder, **self.task.model_options)
-        given = read_sentence_input(folder)
+            self.model = load_task_model(self.task.kind, directory, **self.task.model_options)
+        given = read_sentence_input(folder, read)
         if (folder / TASK_FILE).is_file():
-            given = replace(given, max_tokens=read_task(folder)[1])
+            given = replace(given, max_tokens=read_task(folder, read)[1])
         if given.prompt and not given.has_prompt_in_pooling:
             raise ValueError(
                 f"{folder}: a prompt that is not pooled is not implemented. Received: include_prompt=false, and the "
@@ -96,7 +97,7 @@ class Embedder(AskedModel):
         Raises:
             ValueError: an item is not a text.
         """
-        vectors = self._embed([self.pose(text) for text in list_items(texts)], None, follow)
+        vectors = self._embed([self.make_example(text) for text in list_items(texts)], None, follow)
         if tell:
             self.tell_cut_texts()
         return vectors
@@ -120,7 +121,7 @@ class Embedder(AskedModel):
 
 
 @final
-class FeatureExtractor(AskedModel):
+class FeatureExtractor(BasePredictor):
     """Feature extractor: an encoder with its tokenizer.
 
     Items are texts, or pairs of texts. A prediction is {"tokens", "features"}: the pieces, [CLS] and [SEP] included,
@@ -138,20 +139,20 @@ class FeatureExtractor(AskedModel):
 
     def __init__(
         self,
-        folder: str | Path,
+        folder: str | Path | ModelDirectory,
         layers: Sequence[int] = (-1,),
         pooling: str = WHOLE,
         batch_positions: int = BATCH_POSITIONS,
     ):
-        folder = Path(folder)
-        backbone = load_backbone(folder)
+        directory = ModelDirectory.of(folder)
+        backbone = load_backbone(directory)
         super().__init__(backbone.max_positions, batch_positions)
-        self.tokenizer = read_tokenizer(folder)
+        self.tokenizer = directory.tokenizer
         self.model = make_features_model(backbone, layers, pooling)
 
-    def pose(self, item: Any) -> TextExample:
+    def make_example(self, item: Any) -> TextExample:
         has_parts = isinstance(item, list | tuple | Mapping)
-        return pose_texts(item, is_pair=has_parts and len(item) == 2)
+        return make_text_example(item, is_pair=has_parts and len(item) == 2)
 
     def answer(
         self, examples: Sequence[TextExample], choose: ChooseWidths | None = None, follow: Callable = iter

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from keras_bert_flow.by_name import load_by_name, load_public
 from keras_bert_flow.conversion.adapters import is_bare_adapter
-from keras_bert_flow.conversion.directory_files import number_labels, read_hf_config, read_json, read_labels
+from keras_bert_flow.conversion.directory import ModelDirectory
+from keras_bert_flow.conversion.directory_files import number_labels, read_labels
 from keras_bert_flow.conversion.tables.table import find_table
 from keras_bert_flow.prediction.lines import check_batch_positions
-from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE, Task
 from keras_bert_flow.tasks.registry import make_task, read_task
 from keras_bert_flow.tasks.tagging.tagged_words import PLAIN, find_other_spelling, is_tag
 
 if TYPE_CHECKING:
-    from keras_bert_flow.prediction.asked_model import AskedModel
+    from keras_bert_flow.prediction.base_predictor import BasePredictor
 
 
 # Find the task of a model directory, from its `task.json` or from the head in `config.json`.
@@ -37,17 +37,16 @@ PROBLEMS = {
 }
 
 
-def has_task(folder: str | Path) -> bool:
+def has_task(model: str | Path | ModelDirectory) -> bool:
     """Return whether a directory with a config.json defines a task."""
-    path = Path(folder) / "config.json"
-    if (Path(folder) / TASK_FILE).is_file():
+    directory = ModelDirectory.of(model)
+    if (directory.folder / TASK_FILE).is_file():
         return True
-    config = read_json(path)
-    read_hf_config(config, str(path))  # checks the types of its fields
-    return _find_kind(config) is not None
+    _ = directory.settings  # checks the types of its fields
+    return _find_kind(directory.stored_config) is not None
 
 
-def find_task(folder: str | Path) -> tuple[Task, int]:
+def find_task(model: str | Path | ModelDirectory) -> tuple[Task, int]:
     """Return the task of a model directory, and its sequence length.
 
     Without `task.json`, the architecture, `problem_type` and `id2label` determine the task; texts may be as long as the
@@ -57,16 +56,23 @@ def find_task(folder: str | Path) -> tuple[Task, int]:
         FileNotFoundError: the directory or a file of it is missing, or nothing in it names a task.
         ValueError: a file is damaged.
     """
-    path = Path(folder) / "config.json"
+    directory = ModelDirectory.of(model)
+    folder, read = directory.folder, directory.files.read
+    path = folder / "config.json"
     if not path.is_file():
-        return read_task(folder)
-    config = read_json(path)
-    max_positions = read_hf_config(config, str(path))["max_positions"]
-    if (Path(folder) / TASK_FILE).is_file():
-        return _require_positions(folder, *read_task(folder), max_positions)
+        return read_task(folder, read)
+    config, max_positions = directory.stored_config, directory.settings["max_positions"]
+    if (folder / TASK_FILE).is_file():
+        task, sequence_length = read_task(folder, read)
+        if sequence_length > max_positions:
+            raise ValueError(
+                f"{folder / TASK_FILE}: `sequence_length` must be at most the model's {max_positions} positions. "
+                f"Received: {sequence_length}. Do the files belong together?"
+            )
+        return task, sequence_length
     kind = _find_kind(config)
     if kind is None:
-        return read_task(folder)  # its error says what is missing
+        return read_task(folder, read)  # its error says what is missing
     values: dict[str, Any] = {}
     if kind in ("classification", "multi_label", "token_classification"):
         values["labels"] = read_labels(config, str(path)) or number_labels(_count_labels(config))
@@ -105,15 +111,6 @@ def name_outputs(folder: str | Path, task: Task, names: Sequence[str]) -> Task:
             f"{len(task.labels)} outputs of {folder}. Name all of them."
         )
     return make_task(**task.get_config() | {"labels": tuple(names)})
-
-
-def _require_positions(folder: str | Path, task: Task, sequence_length: int, max_positions: int) -> tuple[Task, int]:
-    if sequence_length > max_positions:
-        raise ValueError(
-            f"{Path(folder) / TASK_FILE}: `sequence_length` must be at most the model's {max_positions} positions. "
-            f"Received: {sequence_length}. Do the files belong together?"
-        )
-    return task, sequence_length
 
 
 def guess_scheme(tags: Sequence[str]) -> str:
@@ -159,12 +156,12 @@ OPTIONS = {
 }
 
 
-def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedModel":
+def load(folder: str | Path | ModelDirectory, task: str | None = None, **options: Any) -> "BasePredictor":
     """Load a model directory, ours or Hugging Face's, for prediction.
 
     Args:
         folder: local or remote location; see `stores.fetching.fetch`. Or the configuration of a finished run, a `.yaml`
-            file: the model of the seed that is best on dev.
+            file: the model of the seed that is best on dev. Or a directory that has been opened for a check.
         task: one of `ASKED_AS`. Default: `task`, what the model was fine-tuned for according to its `task.json` or
             `config.json`.
         options: arguments of the class, such as `top_k`.
@@ -181,26 +178,28 @@ def load(folder: str | Path, task: str | None = None, **options: Any) -> "AskedM
         >>> len(masks[0]), sorted(masks[0][0])
         (3, ['score', 'sequence', 'token', 'token_str'])
     """
-    is_configuration = Path(folder).suffix in (".yaml", ".yml") and not Path(folder).is_dir()
-    folder = load_public("find_model")(folder) if is_configuration else fetch(folder)
-    if is_bare_adapter(folder):
+    if not isinstance(folder, ModelDirectory):
+        is_configuration = Path(folder).suffix in (".yaml", ".yml") and not Path(folder).is_dir()
+        folder = ModelDirectory(load_public("find_model")(folder) if is_configuration else folder)
+    if is_bare_adapter(folder.folder):
         # peft writes the matrices alone: the tokenizer, the settings and the task are those of the base.
         with tempfile.TemporaryDirectory() as place:
-            load_by_name(CONVERT)(folder, Path(place) / "merged")
+            load_by_name(CONVERT)(folder.folder, Path(place) / "merged")
             return load(Path(place) / "merged", task, **options)
     check_request(folder, task, options)
     return load_by_name(ASKED_AS[task or FINE_TUNED])(folder, **options)
 
 
-def check_request(folder: str | Path, task: str | None, options: Mapping[str, Any]) -> None:
+def check_request(model: str | Path | ModelDirectory, task: str | None, options: Mapping[str, Any]) -> None:
     """Check the arguments of `load`, without loading the model; arguments and errors as for `load`."""
     if task is not None and task not in ASKED_AS:
         raise ValueError(f"A model must be asked as a known task. Received: {task!r}. Use: {', '.join(ASKED_AS)}.")
-    if task is None and Path(folder, "config.json").is_file() and not has_task(folder):
+    directory = ModelDirectory.of(model)
+    if task is None and (directory.folder / "config.json").is_file() and not has_task(directory):
         others = ", ".join(name for name in ASKED_AS if name != FINE_TUNED)
         raise FileNotFoundError(
             f"A model directory must hold {TASK_FILE}, or a config.json with the head of a task, to be asked. "
-            f"Received: {folder}, without either. Take one that `kbf finetune` made, or say as what it is asked: "
+            f"Received: {directory}, without either. Take one that `kbf finetune` made, or say as what it is asked: "
             f"{others}."
         )
     known = OPTIONS[task or FINE_TUNED]

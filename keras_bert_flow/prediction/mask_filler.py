@@ -9,11 +9,11 @@ from typing import Any, final
 import numpy as np
 import scipy  # its submodules are loaded when they are used
 
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_pretrainer
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, ask_in_batches, make_inputs
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, make_inputs, predict_batches
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.tasks.core.task import Features, join_texts
 from keras_bert_flow.tasks.core.texts import is_blank, take_texts
 from keras_bert_flow.tasks.formats.rows import abridge
@@ -40,7 +40,7 @@ class MaskedText:
 
 
 @final
-class MaskFiller(AskedModel):
+class MaskFiller(BasePredictor):
     """Fill-mask model: a masked language model with its tokenizer.
 
     The prediction for a text is a list for each of its masks, of the `top_k` most likely tokens: {"score", "token",
@@ -59,16 +59,16 @@ class MaskFiller(AskedModel):
         ValueError: a file is damaged, the model has no such head, or fewer than `top_k` tokens.
     """
 
-    def __init__(self, folder: str | Path, top_k: int = 5, batch_positions: int = BATCH_POSITIONS):
-        folder = Path(folder)
-        self.model, new_layers = load_pretrainer(MaskedLM, folder)
+    def __init__(self, folder: str | Path | ModelDirectory, top_k: int = 5, batch_positions: int = BATCH_POSITIONS):
+        directory = ModelDirectory.of(folder)
+        self.model, new_layers = load_pretrainer(MaskedLM, directory)
         if new_layers:
             raise ValueError(
-                f"{folder}: there is no masked-token head in it, which fills masks. "
+                f"{directory.folder}: there is no masked-token head in it, which fills masks. "
                 "Take what `kbf pretrain` made, a BertForMaskedLM or a BertForPreTraining."
             )
         super().__init__(self.model.backbone.max_positions, batch_positions)
-        self.tokenizer = read_tokenizer(folder)
+        self.tokenizer = directory.tokenizer
         if not 1 <= top_k <= self.tokenizer.vocabulary_size:
             raise ValueError(
                 f"`top_k` must be from 1 to the size of the vocabulary, {self.tokenizer.vocabulary_size}. "
@@ -76,7 +76,7 @@ class MaskFiller(AskedModel):
             )
         self.top_k = top_k
 
-    def pose(self, item: Any) -> MaskedText:
+    def make_example(self, item: Any) -> MaskedText:
         """Encode a text with [MASK] in it, or a blank text, whose prediction is an empty list.
 
         Raises:
@@ -112,7 +112,7 @@ class MaskFiller(AskedModel):
             full_lengths=np.array([example.full_length for example in examples]),
         )
         self.cut_texts.add(features)
-        batches = ask_in_batches(
+        batches = predict_batches(
             self.model, features, choose or self.choose_fixed, self.batch_positions, follow, make_masked_inputs
         )
         choices: list[list[Choice]] = [[]] * len(examples)

@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
-from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.prediction.exported_model import load_exported
 from keras_bert_flow.prediction.load import find_task
-from keras_bert_flow.tasks.core.task import TASK_FILE, Features, Prediction, Task
-from keras_bert_flow.tasks.core.texts import pose_texts
+from keras_bert_flow.tasks.core.task import TASK_FILE, Features, Prediction
+from keras_bert_flow.tasks.core.texts import make_text_example
 
 
 @final
-class Predictor(AskedModel):
+class Predictor(BasePredictor):
     """A fine-tuned model with its tokenizer and its task.
 
     Args:
@@ -28,23 +28,32 @@ class Predictor(AskedModel):
         ValueError: a file is damaged, or the model has no head for the task.
     """
 
-    def __init__(self, folder: str | Path, batch_positions: int = BATCH_POSITIONS, threads: int | None = None):
-        folder = Path(folder)
-        self.task, sequence_length = find_task(folder)
+    def __init__(
+        self,
+        folder: str | Path | ModelDirectory,
+        batch_positions: int = BATCH_POSITIONS,
+        threads: int | None = None,
+    ):
+        directory = ModelDirectory.of(folder)
+        folder = directory.folder
+        self.task, sequence_length = find_task(directory)
         self._may_be_pairs = hasattr(self.task, "text_pair") and not (folder / TASK_FILE).is_file()
         super().__init__(sequence_length, batch_positions)
-        self.tokenizer = read_tokenizer(folder)
-        self.model = load_exported(folder, self.task.kind, threads) or _load_model(self.task, folder)
+        self.tokenizer = directory.tokenizer
+        self.model = load_exported(folder, self.task.kind, threads) or load_task_model(
+            self.task.kind, directory, labels=self.task.labels, needs_head=True
+        )
 
     def take_weights(self, folder: str | Path) -> None:
         """Load the weights of another run of the same fine-tuning into this model, which is already compiled."""
-        for ours, theirs in zip(self.model.variables, _load_model(self.task, Path(folder)).variables, strict=True):
+        other = load_task_model(self.task.kind, folder, labels=self.task.labels, needs_head=True)
+        for ours, theirs in zip(self.model.variables, other.variables, strict=True):
             ours.assign(theirs)
 
-    def pose(self, item: Any) -> Any:
+    def make_example(self, item: Any) -> Any:
         if self._may_be_pairs and isinstance(item, list | tuple | Mapping) and len(item) == 2:
-            return pose_texts(item, is_pair=True)
-        return self.task.pose(item)
+            return make_text_example(item, is_pair=True)
+        return self.task.make_example(item)
 
     def read(self, path: str | Path) -> Sequence[Any]:
         """Read all examples of a file in the task's format; labels, if there are any, are ignored."""
@@ -69,7 +78,3 @@ class Predictor(AskedModel):
             self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
         )
         return self.task.decode(outputs, features, examples)
-
-
-def _load_model(task: Task, folder: Path):
-    return load_task_model(task.kind, folder, labels=task.labels, needs_head=True)

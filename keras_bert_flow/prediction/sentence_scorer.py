@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.data.tasks import BATCH_POSITIONS, ask_in_batches, choose_few_widths
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, choose_few_widths, predict_batches
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.probing import LOG_PROBABILITIES, make_token_scorer
 from keras_bert_flow.prediction.lines import check_batch_positions
@@ -72,7 +72,7 @@ class SentenceScorer:
         copies = copy_with_masks(token_ids)
         choose = partial(choose_few_widths, batch_positions=self.batch_positions, longest=self.max_positions)
         found = np.zeros(len(copies.positions))
-        for rows, outputs in ask_in_batches(
+        for rows, outputs in predict_batches(
             self.model, copies, choose, self.batch_positions, follow, self._make_inputs
         ):
             found[rows] = outputs[LOG_PROBABILITIES][:, 0]

@@ -16,6 +16,7 @@ import google_crc32c
 import numpy as np
 
 from keras_bert_flow.files.inputs import ArrivingBytes, find_carrier
+from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.manifest import FileSummary, Manifest, check_folder
 
 RECORD_SUFFIX = ".tfrecord"
@@ -181,16 +182,17 @@ class _FileBytes:
 MAX_SHOWN = 100  # characters of a value
 
 
-def check_records(folder: str | Path, digests: bool = True) -> Manifest:
+def check_records(folder: str | Path, digests: bool = True, files: OpenedFiles | None = None) -> Manifest:
     """Check a folder of records against its manifest, both ways: nothing missing or changed, and nothing added.
 
     Args:
         digests: also read every file and compare its sha256, which detects changes that keep the size.
+        files: reads the files, each opened once; by default they are opened here.
     Raises:
         FileNotFoundError: the manifest or a file is missing.
         ValueError: a file has another size or content, or is not in the manifest; the message names it.
     """
-    manifest = check_folder(folder, "records", digests)
+    manifest = check_folder(folder, "records", digests, files)
     missing = [name for name in ("vocabulary_size", "sequence_length") if name not in manifest.config]
     if missing:
         raise ValueError(f"Records must say their {missing[0]}. Received: {folder}, without. Build the folder again.")

@@ -7,11 +7,12 @@ and renamed when it is complete, so a folder with a manifest is complete, even a
 import errno
 import hashlib
 import json
+import mmap
 import os
 import re
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -62,13 +63,62 @@ def file_digest(path: str | Path) -> str:
     checks read a model of 440 MB once. A file that was changed less than `SETTLED_SECONDS` ago is not cached.
     """
     with open(path, "rb") as file:
-        status, now = os.fstat(file.fileno()), time.time()
-        version = _find_version(status)
-        if version in _digests:
-            return _digests[version]
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if now - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
-        _digests[version] = digest
+        return _find_digest(os.fstat(file.fileno()), lambda: hashlib.file_digest(file, "sha256"))
+
+
+class OpenedFiles:
+    """Files that are opened once and memory-mapped, so that the bytes that are digested are those that are read.
+
+    A file that is another one since, or has changed, is opened again.
+
+    Args:
+        passing: suffixes of files that are closed again once they are digested, as there may be thousands of them.
+    """
+
+    def __init__(self, passing: tuple[str, ...] = ()) -> None:
+        self._passing = passing
+        self._opened: dict[str, tuple[os.stat_result, mmap.mmap | bytes]] = {}
+
+    def __reduce__(self):
+        return OpenedFiles, (self._passing,)
+
+    def map(self, path: str | Path) -> mmap.mmap | bytes:
+        """Return the content of a file."""
+        return self._open(path)[1]
+
+    def read(self, path: str | Path, limit: int = -1) -> bytes:
+        """Return the first bytes of a file, at most `limit`; -1: all."""
+        return self._open(path)[1][: None if limit < 0 else limit]
+
+    def digest(self, path: str | Path) -> str:
+        """Return the sha256 of a file, cached as by `file_digest`."""
+        if os.fspath(path).endswith(self._passing):
+            return file_digest(path)
+        status, content = self._open(path)
+        return _find_digest(status, lambda: _hash(content))
+
+    def _open(self, path: str | Path) -> tuple[os.stat_result, mmap.mmap | bytes]:
+        name = os.fspath(path)
+        opened = self._opened.get(name)
+        if opened is None or _find_version(opened[0]) != _find_version(os.stat(name)):
+            with open(name, "rb") as file:
+                status = os.fstat(file.fileno())
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b""
+            opened = self._opened[name] = status, content
+        return opened
+
+
+def release(content: mmap.mmap | bytes) -> None:
+    """Let go of the pages of a mapped file that were read, which would count as memory of the process."""
+    if isinstance(content, mmap.mmap):
+        content.madvise(mmap.MADV_DONTNEED)
+
+
+def _hash(content: mmap.mmap | bytes) -> Any:
+    digest, view = hashlib.sha256(), memoryview(content)
+    for start in range(0, len(view), CHUNK_BYTES):
+        digest.update(view[start : start + CHUNK_BYTES])
+        release(content)
     return digest
 
 
@@ -171,6 +221,17 @@ def sync_folder(folder: Path) -> None:
 
 _CUT_ARRAY = re.compile(r"^\d+ requested and \d+ written")  # of NumPy
 _digests: dict[tuple[int, ...], str] = {}
+
+
+def _find_digest(status: os.stat_result, compute: Callable[[], Any]) -> str:
+    """Return the digest of a file in a state: a known one, or else the one that is computed."""
+    version, now = _find_version(status), time.time()
+    if version in _digests:
+        return _digests[version]
+    digest = compute().hexdigest()
+    if now - max(status.st_mtime, status.st_ctime) > SETTLED_SECONDS:
+        _digests[version] = digest
+    return digest
 
 
 def _find_version(status: os.stat_result) -> tuple[int, ...]:

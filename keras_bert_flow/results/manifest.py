@@ -13,10 +13,16 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.machine import describe_machine, read_peak_memory
-from keras_bert_flow.files.documents import parse_json, read_json
+from keras_bert_flow.files.documents import Read, parse_json, read_file, read_json
 from keras_bert_flow.files.inputs import find_carrier
 from keras_bert_flow.files.outputs import MANIFEST
-from keras_bert_flow.results.artifacts import canonical_json, file_digest, package_version, write_atomically
+from keras_bert_flow.results.artifacts import (
+    OpenedFiles,
+    canonical_json,
+    file_digest,
+    package_version,
+    write_atomically,
+)
 
 # Record what each published folder cost: time, memory and machine.
 #
@@ -237,9 +243,11 @@ def store_manifest(folder: Path, manifest: Manifest) -> Manifest:
     return manifest
 
 
-def read_manifest(folder: str | Path) -> Manifest:
+def read_manifest(folder: str | Path, read: Read = read_file) -> Manifest:
     """Read the manifest of a published folder.
 
+    Args:
+        read: as for `documents.read_json`.
     Raises:
         FileNotFoundError: there is no manifest: the folder is not finished, or not one of ours.
         ValueError: it is damaged.
@@ -250,7 +258,7 @@ def read_manifest(folder: str | Path) -> Manifest:
             f"A published folder must hold {MANIFEST}. Received: {folder}, without {MANIFEST}. Build it again."
         )
     try:
-        values = read_json(path)
+        values = read_json(path, read)
         is_whole = values.get("digest", "") in ("", _digest_fields(values))
         files = tuple(FileSummary(**file) for file in values.pop("files"))
         manifest = Manifest(files=files, **values)
@@ -265,25 +273,28 @@ def read_manifest(folder: str | Path) -> Manifest:
     return manifest
 
 
-def check_folder(folder: str | Path, stage: str | None = None, digests: bool = True) -> Manifest:
+def check_folder(
+    folder: str | Path, stage: str | None = None, digests: bool = True, files: OpenedFiles | None = None
+) -> Manifest:
     """Check the files of a folder against its manifest.
 
     Args:
         stage: the expected kind of folder; None accepts any.
         digests: also read every file and compare its sha256, not only its size.
+        files: reads the files, each opened once; by default they are opened here.
     Raises:
         FileNotFoundError: the manifest or a file is missing.
         ValueError: a file has another size or content, or the folder is of another kind.
     """
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, files.read if files else read_file)
     if stage is not None and manifest.stage != stage:
         raise ValueError(f"The folder must hold {stage}. Received: {folder}, which holds {manifest.stage}.")
     for summary in manifest.files:
-        check_file(Path(folder), summary, digests)
+        check_file(Path(folder), summary, digests, files)
     return manifest
 
 
-def check_file(folder: Path, summary: FileSummary, digests: bool = True) -> None:
+def check_file(folder: Path, summary: FileSummary, digests: bool = True, files: OpenedFiles | None = None) -> None:
     """Check one file of a folder; arguments and errors as for `check_folder`.
 
     A file that is still being fetched is checked by its carrier.
@@ -298,7 +309,7 @@ def check_file(folder: Path, summary: FileSummary, digests: bool = True) -> None
     file_bytes = path.stat().st_size
     if file_bytes != summary.file_bytes:
         difference = f"{file_bytes:,} bytes, not {summary.file_bytes:,}"
-    elif digests and (digest := file_digest(path)) != summary.sha256:
+    elif digests and (digest := files.digest(path) if files else file_digest(path)) != summary.sha256:
         difference = f"sha256 {digest[:SHOWN_DIGITS]}, not {summary.sha256[:SHOWN_DIGITS]}"
     else:
         return

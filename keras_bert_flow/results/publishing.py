@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.files.documents import Read, read_file
 from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates
 from keras_bert_flow.files.outputs import is_result
 from keras_bert_flow.files.paths import check_local
-from keras_bert_flow.results.artifacts import KEY_LENGTH, publishing
+from keras_bert_flow.results.artifacts import KEY_LENGTH, OpenedFiles, publishing
 from keras_bert_flow.results.locks import hold_input
 from keras_bert_flow.results.manifest import (
     MANIFEST,
@@ -170,13 +171,15 @@ def _is_published(folder: Path, find_key: Callable[[Mapping[str, Any]], str]) ->
 # Verify what a stage reads from published folders: any of their files or folders.
 
 
-def verify(*paths: str | Path) -> None:
+def verify(*paths: str | Path, files: OpenedFiles | None = None) -> None:
     """Verify files, and all files below folders, against the manifest of their published folder.
 
     The manifest is searched for in the folder itself and its parents: a model directory lies within what `kbf pretrain`
     published. Files that no manifest lists are not verified, such as a model made by others. Repeated calls in one
     process read a file once; see `file_digest`. Within a command, `kbf runs gc` then keeps the folders.
 
+    Args:
+        files: reads the files, each opened once; by default they are opened here.
     Raises:
         FileNotFoundError: a listed file of a folder is missing.
         ValueError: a file or its manifest is damaged.
@@ -185,7 +188,7 @@ def verify(*paths: str | Path) -> None:
     for path in map(Path, paths):
         folder = (path if path.is_dir() else path.parent).resolve()
         if folder not in manifests:
-            manifests[folder] = find_manifest(folder)
+            manifests[folder] = find_manifest(folder, files.read if files else None)
         found = manifests[folder]
         if found is None:
             continue
@@ -195,10 +198,10 @@ def verify(*paths: str | Path) -> None:
         for summary in manifest.files:
             place = Path(summary.name)
             if place.is_relative_to(prefix) if path.is_dir() else place == prefix / path.name:
-                check_file(published, summary)
+                check_file(published, summary, files=files)
 
 
-def find_manifest(folder: Path) -> tuple[Path, Manifest] | None:
+def find_manifest(folder: Path, read: Read | None = None) -> tuple[Path, Manifest] | None:
     """Return the published folder that is or contains a folder, and its manifest; None if there is none.
 
     Files of that name written by other programs, such as manifests of web pages, are skipped.
@@ -207,6 +210,6 @@ def find_manifest(folder: Path) -> tuple[Path, Manifest] | None:
         ValueError: the manifest is damaged.
     """
     for place in (folder, *folder.parents):
-        if is_result(place):
-            return place, read_manifest(place)
+        if is_result(place, read):
+            return place, read_manifest(place, read or read_file)
     return None

@@ -146,13 +146,13 @@ class Asked:
     """A model that a path asks.
 
     Attributes:
-        pose: makes an example of an item of a request; its ValueError is told to the client.
+        make_example: makes an example of an item of a request; its ValueError is told to the client.
         answer: returns one answer per example.
         count: returns the number of tokens of an example, special ones included, as far as the model reads it.
         longest: most tokens of a text; the rest of it is not read.
     """
 
-    pose: Callable[[Any], Any]
+    make_example: Callable[[Any], Any]
     answer: Callable[[Sequence[Any]], Sequence[Any]]
     count: Callable[[Any], int]
     longest: int
@@ -226,7 +226,7 @@ def make_application(
         for number, item in enumerate(items, 1):
             try:
                 require_unicode(item)
-                examples.append(asked[path].pose(item))
+                examples.append(asked[path].make_example(item))
             except ValueError as error:
                 raise HTTPException(422, f"Item {number}: {error}") from None
         try:
@@ -267,7 +267,7 @@ def make_application(
                 {"object": "embedding", "index": index, "embedding": encode(vector, body.encoding_format)}
                 for index, vector in enumerate(vectors)
             ]
-            count = sum(asked["/embed"].count(asked["/embed"].pose(text)) for text in texts)
+            count = sum(asked["/embed"].count(asked["/embed"].make_example(text)) for text in texts)
             usage = {"prompt_tokens": count, "total_tokens": count}
             return answer_json({"object": "list", "data": data, "model": name, "usage": usage})
 

@@ -58,7 +58,7 @@ def load_asked(folders: Mapping[str, Path], threads: int | None) -> dict[str, An
     for path, folder in folders.items():
         options = {"threads": threads} if is_exported(folder) else {}
         model: Any = load(folder, ASKED_AS[path], **options)
-        asked[path] = Asked(model.pose, _answer_with(model), _count_with(model), model.sequence_length)
+        asked[path] = Asked(model.make_example, _answer_with(model), _count_with(model), model.sequence_length)
         if not isinstance(model.model, ExportedModel):
             _warm_up(asked[path])
     return asked
@@ -83,7 +83,7 @@ def _count_with(model: Any) -> Callable[[Any], int]:
 def _warm_up(asked: Any) -> None:
     for text in WARM_UP:
         try:
-            example = asked.pose(text)
+            example = asked.make_example(text)
         except ValueError:  # a task of several parts; the first request compiles
             return
         asked.answer([example])

@@ -6,7 +6,7 @@ from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from keras_bert_flow.by_name import load_by_name
-from keras_bert_flow.files.documents import read_json
+from keras_bert_flow.files.documents import Read, read_file, read_json
 from keras_bert_flow.tasks.core.task import TASK_FILE, Task
 from keras_bert_flow.tasks.formats.rows import abridge
 
@@ -85,9 +85,11 @@ def _describe(hint: Any) -> str:
 # Read the task of a model directory from its `task.json`.
 
 
-def read_task(folder: str | Path) -> tuple[Task, int]:
+def read_task(folder: str | Path, read: Read = read_file) -> tuple[Task, int]:
     """Return the task of a model directory, and its sequence length.
 
+    Args:
+        read: as for `documents.read_json`.
     Raises:
         FileNotFoundError: the directory has no `task.json`.
         ValueError: the file does not describe a task; the message names it.
@@ -99,7 +101,7 @@ def read_task(folder: str | Path) -> tuple[Task, int]:
             "Take one that `kbf finetune` made."
         )
     try:
-        fields = read_json(path)
+        fields = read_json(path, read)
         sequence_length = fields.pop("sequence_length")
         if type(sequence_length) is not int or sequence_length < 3:
             raise ValueError("`sequence_length` is no number of tokens")

@@ -11,6 +11,7 @@ from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.precision import resolve_precision
 from keras_bert_flow.conversion.adapters import check_whole
+from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.backbone import Backbone
@@ -47,7 +48,7 @@ LOSSES = ("temperature", "soft_target_weight", "masked_lm_weight", "hidden_state
 
 def distill(
     config: PipelineConfig,
-    records: str | Path,
+    records: str | Path | RecordsFolder,
     teacher: str | Path,
     output: str | Path,
     report: Report = print,
@@ -70,23 +71,27 @@ def distill(
         True
     """
     check_local(output)
-    config, records, teacher = resolve_precision(config, keras.backend.backend()), fetch(records, False), fetch(teacher)
+    config = resolve_precision(config, keras.backend.backend())
+    opened, teacher = RecordsFolder.of(records), fetch(teacher)
+    folder, files = opened.folder, opened.files
     student, distillation = config.student, config.needed_distillation
     settings = student.pretraining
-    inputs = hold(records, teacher)
+    inputs = hold(folder, teacher)
     check_whole(teacher)
-    key = distillation_key(config, records, teacher)  # raises for invalid inputs before anything else is done
-    cluster = start_processes(student, records, output, callbacks)
+    key = distillation_key(
+        config, folder, teacher, files=files
+    )  # raises for invalid inputs before anything else is done
+    cluster = start_processes(student, opened, output, callbacks)
 
     def find_key(made: Mapping[str, Any]) -> str:
-        return distillation_key(config, records, teacher, made.get(EARLIER, ()))
+        return distillation_key(config, folder, teacher, made.get(EARLIER, ()), files)
 
     with published_together(cluster, output, DISTILLATION, find_key, inputs, scratch=CHECKPOINTS) as work:
         if work is None:
             return Path(output)
         objective = Distillation(distillation.soft_target_weight > 0, distillation.hidden_state_weight > 0)
-        data = open_records(records, student, tokenizer_of=teacher, objective=objective)
-        identity = distillation_identity(config, records, teacher)
+        data = open_records(opened, student, tokenizer_of=teacher, objective=objective)
+        identity = distillation_identity(config, folder, teacher, files)
         check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
         seed_everything(config.seed)
         checkpoints, best, steps_done = open_checkpoints(work, student, identity, inputs, cluster)
@@ -110,7 +115,7 @@ def distill(
             if cluster.is_first:
                 save_result(model, student, data, metrics, work.folder)
         facts |= find_earlier(checkpoints, settings, metrics["steps"])
-        work.contents = Contents(facts, distillation_inputs(records, teacher))
+        work.contents = Contents(facts, distillation_inputs(folder, teacher, files))
     return Path(output)
 
 
@@ -148,8 +153,8 @@ def copy_layers(teacher: MaskedLM, student: MaskedLM) -> None:
     chosen = [per_layer[number * theirs.num_layers // len(ours.blocks)] for number in range(len(ours.blocks))]
     pairs = [(theirs.token_embedding, ours.token_embedding), *zip(chosen, ours.blocks, strict=True)]
     pairs += [(teacher.get_layer(name), student.get_layer(name)) for name in ("mlm_transform", "mlm")]
-    if ours.widening is not None and theirs.widening is not None:
-        pairs.append((theirs.widening, ours.widening))
+    if ours.embedding_projection is not None and theirs.embedding_projection is not None:
+        pairs.append((theirs.embedding_projection, ours.embedding_projection))
     for source, target in pairs:
         for value, variable in zip(source.weights, target.weights, strict=True):
             variable.assign(np.array(read_variable(value)))

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
-from keras_bert_flow.conversion.directory_check import check_directory
+from keras_bert_flow.conversion.directory import check_directory
 from keras_bert_flow.export.kinds import MASKED_LM
 from keras_bert_flow.export.served_model import load_served
 from keras_bert_flow.layers.attention import MASKED_SCORE

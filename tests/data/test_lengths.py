@@ -10,16 +10,16 @@ from keras_bert_flow.data.tasks import (
     MAX_WIDTHS,
     SHAPE_COST,
     WIDTH_STEP,
+    bucket_by_length,
     choose_few_widths,
     choose_widths,
-    deal_at_random,
-    deal_by_length,
     fill_up,
     fit_widths,
     halve_widths,
     list_sizes,
     plan_in_order,
     plan_tightly,
+    shuffle_into_batches,
 )
 
 pytestmark = pytest.mark.any_backend
@@ -52,7 +52,7 @@ def test_every_row_is_in_one_batch_that_holds_it():
     for case in CASES:
         lengths, most, rng = make_lengths(case)
         widths, batch_size = choose_widths(lengths, most), int(rng.integers(1, 9))
-        batches = deal_by_length(lengths, widths, batch_size, rng)
+        batches = bucket_by_length(lengths, widths, batch_size, rng)
         assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
         sizes = sorted(len(rows) for rows in batches)
         assert len(sizes) == -(-len(lengths) // batch_size) and set(sizes[1:]) <= {batch_size}
@@ -64,7 +64,7 @@ def test_every_row_is_in_one_batch_that_holds_it():
 def test_rows_dealt_out_at_random_are_each_in_one_batch():
     for case in CASES:
         lengths, size, rng = make_lengths(case)
-        batches = deal_at_random(len(lengths), size, rng)
+        batches = shuffle_into_batches(len(lengths), size, rng)
         assert sorted(np.concatenate(batches)) == list(range(len(lengths)))
         assert {len(rows) for rows in batches[:-1]} <= {size} and 1 <= len(batches[-1]) <= size
 
@@ -72,7 +72,7 @@ def test_rows_dealt_out_at_random_are_each_in_one_batch():
 def test_batches_and_their_order_change_with_the_generator():
     lengths = np.random.default_rng(1).integers(3, 60, 500)
     widths = choose_widths(lengths, 4)
-    first, again, other = (deal_by_length(lengths, widths, 16, np.random.default_rng(seed)) for seed in (2, 2, 3))
+    first, again, other = (bucket_by_length(lengths, widths, 16, np.random.default_rng(seed)) for seed in (2, 2, 3))
     assert [rows.tolist() for rows in first] == [rows.tolist() for rows in again]
     assert {tuple(sorted(rows)) for rows in first}.isdisjoint(tuple(sorted(rows)) for rows in other)
     longest = np.take(widths, np.searchsorted(widths, [lengths[rows].max() for rows in first]))

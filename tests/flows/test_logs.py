@@ -11,7 +11,7 @@ from prefect.states import Completed
 from flows import report
 from flows.server import RUN_LOGGERS
 from flows.stages import StageRun
-from flows.tasks import Performed  # whose import has the logs of runs escaped
+from flows.tasks import TaskResult  # whose import has the logs of runs escaped
 from tests.hostile_names import HOSTILE, hidden_in
 
 
@@ -74,7 +74,7 @@ def test_paths_in_artifacts_are_text(tmp_path, monkeypatch):
         (folder / report.REPORT).write_text("<p>No drawing.</p>")
         report.show_report(folder)
         stage = StageRun("evaluation", "0", folder, ())
-        report.show_stages([Performed(stage, Completed(), 0.0)])
+        report.show_stages([TaskResult(stage, Completed(), 0.0)])
     parser = MarkdownIt("commonmark").enable("table")
     for text in shown:
         inline = [child.type for token in parser.parse(text) for child in token.children or ()]

@@ -7,7 +7,7 @@ import keras
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.prediction.asked_model import AskedModel
+from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.prediction.embedding import FeatureExtractor
 from keras_bert_flow.prediction.load import ASKED_AS, OPTIONS
 from keras_bert_flow.prediction.mask_filler import MaskFiller
@@ -29,7 +29,7 @@ def test_directories_are_asked_as_what_is_said(classifier, masked_lm):
     assert type(kbf.load(classifier)) is type(kbf.load(classifier, task="task")) is Predictor
     assert type(kbf.load(classifier, task="features", layers=[0])) is FeatureExtractor
     assert type(kbf.load(masked_lm, task="fill_mask")) is MaskFiller
-    assert all(issubclass(kind, AskedModel) for kind in (Predictor, FeatureExtractor, MaskFiller))
+    assert all(issubclass(kind, BasePredictor) for kind in (Predictor, FeatureExtractor, MaskFiller))
 
 
 def test_options_are_the_arguments_of_the_classes():

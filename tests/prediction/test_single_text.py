@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.tasks.core.texts import pose_texts
+from keras_bert_flow.tasks.core.texts import make_text_example
 from tests.prediction.models import save_classifier, save_masked_lm
 
 pytestmark = pytest.mark.any_backend
@@ -81,7 +81,7 @@ def leaves(value):
 
 
 def test_blank_pair_has_its_separators():
-    assert pose_texts("", is_pair=True) == pose_texts(["", ""], is_pair=True)
+    assert make_text_example("", is_pair=True) == make_text_example(["", ""], is_pair=True)
 
 
 def test_single_text_is_embedded_once(asked):

@@ -32,7 +32,7 @@ def features_of(lengths, sequence_length):
 )
 def test_every_kind_counts_what_it_cuts(kind, settings, item, texts, tokens):
     task, cut = make_task(kind, **settings), CutTexts()
-    examples = [task.pose(item)]
+    examples = [task.make_example(item)]
     cut.add(task.encode(TOKENIZER, examples, 50))
     assert cut.describe() == "" and cut.counters["texts_cut"] == 0
     cut = CutTexts()
@@ -52,7 +52,7 @@ def flatten(item):
 
 def test_tasks_with_windows_cut_nothing():
     task, cut = make_task("question_answering"), CutTexts()
-    cut.add(task.encode(TOKENIZER, [task.pose(["a", "b " * 100])], 30))
+    cut.add(task.encode(TOKENIZER, [task.make_example(["a", "b " * 100])], 30))
     assert cut.counters == {} and cut.describe() == "" and describe_cut({}) == ""
 
 

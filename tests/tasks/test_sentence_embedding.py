@@ -120,7 +120,7 @@ def test_equal_vectors_score_as_chance_does():
 
 def test_texts_without_labels_are_rows_each():
     task = SentenceEmbedding()
-    examples = [task.pose(item) for item in ("a b", ["c", "d"], {"text": "e"})]
+    examples = [task.make_example(item) for item in ("a b", ["c", "d"], {"text": "e"})]
     features = task.encode(TOKENIZER, examples, 8)
     assert (len(features), features.sequences_per_row, features.has_axis, features.labels) == (4, 1, True, {})
     assert features.examples.tolist() == [0, 1, 1, 2]

@@ -39,17 +39,17 @@ def test_damaged_task_is_one_line(tmp_path, content):
 def test_items_become_examples():
     pair, number, _, choice, tags, answer, vector = TASKS
     for item in (["one", "two"], {"text": "one", "text_pair": "two"}):
-        example = pair.pose(item)
+        example = pair.make_example(item)
         assert (example.text, example.text_pair, example.label) == ("one", "two", None)
-    assert number.pose("one").text == "one"
-    chosen = choice.pose({"context": "c", "question": "q", "choices": ["a", "b"]})
+    assert number.make_example("one").text == "one"
+    chosen = choice.make_example({"context": "c", "question": "q", "choices": ["a", "b"]})
     assert (chosen.context, chosen.question, chosen.choices, chosen.label) == ("c", "q", ("a", "b"), None)
-    assert tags.pose("Jan woont.").words == ("Jan", "woont", ".")
-    assert tags.pose(["Jan", "woont."]).words == ("Jan", "woont.")
+    assert tags.make_example("Jan woont.").words == ("Jan", "woont", ".")
+    assert tags.make_example(["Jan", "woont."]).words == ("Jan", "woont.")
     for item in (["q", "c"], {"question": "q", "context": "c"}):
-        assert (answer.pose(item).question, answer.pose(item).context) == ("q", "c")
+        assert (answer.make_example(item).question, answer.make_example(item).context) == ("q", "c")
     for item in ("one", {"text": "one"}, ["one", "two"], {"text": "one", "text_pair": "two"}):
-        example = vector.pose(item)
+        example = vector.make_example(item)
         assert (example.text, example.text_pair) == ("one", "two" if len(item) == 2 else None)
 
 
@@ -61,5 +61,5 @@ def test_items_become_examples():
 )
 def test_other_items_are_refused(place, item):
     with pytest.raises(ValueError, match="An item for this task must .* Received: ") as caught:
-        TASKS[place].pose(item)
+        TASKS[place].make_example(item)
     assert "\n" not in str(caught.value) and json.dumps(item)

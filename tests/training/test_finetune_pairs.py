@@ -93,7 +93,7 @@ def test_pairs_are_found_and_their_embedder_is_published(place):
     assert answers[0]["cosine"] == pytest.approx(cosine, abs=1e-5)
     assert abs(np.linalg.norm(first) - 1) > 1e-3  # as it is not normalised
     embedder = kbf.TextEmbedder.from_preset(model)
-    features = predictor.task.encode(predictor.tokenizer, [predictor.task.pose(texts[0][0])], 12)
+    features = predictor.task.encode(predictor.tokenizer, [predictor.task.make_example(texts[0][0])], 12)
     ids = features.token_ids[0][None]
     inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids), "padding_mask": np.ones_like(ids)}
     np.testing.assert_allclose(embedder.predict(inputs, verbose=0)[0], first, atol=1e-5)

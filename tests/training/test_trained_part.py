@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.checks.models import check_asked_model
+from keras_bert_flow.checks.models import check_prediction
 from keras_bert_flow.checks.stages import check_finetuning_stage
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
@@ -113,7 +113,7 @@ def test_adapter_is_published_and_asked(place, tmp_path):
     for ours, theirs in zip(*answers, strict=True):
         assert ours["probabilities"] == pytest.approx(theirs["probabilities"], abs=1e-6)  # float32 rounding
     assert f"base_model: {json.dumps(str(place / 'model'))}" in (folder / "README.md").read_text()
-    check_asked_model(folder, None, {}, [], None)  # what `kbf predict` does before Keras is imported
+    check_prediction(folder, None, {}, [], None)  # what `kbf predict` does before Keras is imported
     for check in (finetune, check_finetuning_stage):
         with pytest.raises(ValueError, match="Training must begin from a whole model. Received: .*, an adapter"):
             check(make_task_config(place, **settings), folder, tmp_path / "again")

@@ -5,7 +5,7 @@ https://github.com/huggingface/safetensors, README.md, "Format"; of the index: h
 """
 
 import math
-import os
+import mmap
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.files.documents import parse_json, read_json
-from keras_bert_flow.results.artifacts import follow_umask
+from keras_bert_flow.results.artifacts import OpenedFiles, follow_umask, release
 
 # Base class of lazily read tensors.
 
@@ -89,6 +89,7 @@ class _Place(NamedTuple):
     dtype: str
     shape: tuple[int, ...]
     start: int  # bytes from the beginning of the file
+    content: mmap.mmap | bytes  # of the file
 
 
 class StoredTensors(TensorMapping):
@@ -107,9 +108,10 @@ class StoredTensors(TensorMapping):
 
     def __getitem__(self, name: str) -> np.ndarray:
         place = self._places[name]
-        array = np.fromfile(place.path, _DTYPES[place.dtype], math.prod(place.shape), offset=place.start)
-        if place.dtype == "BF16":
-            array = widen_bfloat16(array)
+        array = _view(place, math.prod(place.shape))
+        # A copy, as a backend may keep the array that it is given, and the file may change.
+        array = widen_bfloat16(array) if place.dtype == "BF16" else array.copy()
+        release(place.content)
         return array.reshape(place.shape)
 
     def rename(self, new_name: Callable[[str], str]) -> "StoredTensors":
@@ -137,15 +139,16 @@ class StoredTensors(TensorMapping):
 
     def check_finite(self) -> None:
         """Raise ValueError if a floating-point tensor holds NaN or infinity; reads a few megabytes at a time."""
-        for name, (path, dtype, shape, start) in self._places.items():
-            size = _DTYPES[dtype].itemsize
-            for offset in range(0, size * math.prod(shape) if dtype in FLOATS else 0, CHUNK_BYTES):
-                count = min(CHUNK_BYTES // size, math.prod(shape) - offset // size)
-                if not _is_finite(dtype, np.fromfile(path, _DTYPES[dtype], count, offset=start + offset)):
+        for name, place in self._places.items():
+            size, values = FLOATS[place.dtype].itemsize if place.dtype in FLOATS else 1, math.prod(place.shape)
+            for offset in range(0, size * values if place.dtype in FLOATS else 0, CHUNK_BYTES):
+                count = min(CHUNK_BYTES // size, values - offset // size)
+                if not _is_finite(place.dtype, _view(place, count, offset)):
                     raise ValueError(
-                        f"{path}: weights must be finite. Received: {abridge(name)} with NaN or infinity. "
+                        f"{place.path}: weights must be finite. Received: {abridge(name)} with NaN or infinity. "
                         "Copy it again."
                     )
+                release(place.content)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, np.ndarray], dtype: str = FLOAT32) -> None:
@@ -166,22 +169,29 @@ def find_dtype(name: str) -> np.dtype:
     return np.dtype(name)
 
 
-def open_model_tensors(folder: Path) -> StoredTensors:
+def _view(place: _Place, count: int, offset: int = 0) -> np.ndarray:
+    """Return values of a tensor as they are in the file, from an offset in bytes."""
+    return np.frombuffer(place.content, _DTYPES[place.dtype], count, place.start + offset)
+
+
+def open_model_tensors(folder: Path, files: OpenedFiles | None = None) -> StoredTensors:
     """Open the tensors of a model directory, of every dtype; those that NumPy lacks cannot be read.
 
+    Args:
+        files: maps the files, each opened once.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: a file is damaged.
     """
     path, index = folder / FILE, folder / INDEX
     if path.is_file():
-        return open_tensors(path, STORABLE)
+        return open_tensors(path, STORABLE, files)
     if not index.is_file():
         raise FileNotFoundError(
             f"A model directory must hold {FILE}. Received: {folder}, without it. {_advise(folder)}"
         )
     shards = _read_index(index)
-    tensors = [open_tensors(folder / name, STORABLE) for name in sorted({*shards.values()})]
+    tensors = [open_tensors(folder / name, STORABLE, files) for name in sorted({*shards.values()})]
     places: dict[str, _Place] = {}
     for stored in tensors:
         if twice := places.keys() & stored.keys():
@@ -231,15 +241,17 @@ def open_floats(path: Path) -> StoredTensors:
     return open_tensors(path, tuple(FLOATS))
 
 
-def open_tensors(path: Path, dtypes: tuple[str, ...] = READABLE) -> StoredTensors:
-    """Open the tensors of some dtypes, after checking the header against the size of the file.
+def open_tensors(path: Path, dtypes: tuple[str, ...] = READABLE, files: OpenedFiles | None = None) -> StoredTensors:
+    """Map the tensors of some dtypes, after checking the header against the size of the file.
 
+    Args:
+        files: maps the file, opened once.
     Raises:
         OSError: the file cannot be read.
         ValueError: it is no safetensors file, or is incomplete.
     """
     try:
-        places = _read_header(path)
+        places = _read_header(path, (files or OpenedFiles()).map(path))
     except ValueError as error:
         raise ValueError(f"{path}: not a whole safetensors file ({error}). Copy or save it again.") from None
     return StoredTensors(path, {name: place for name, place in places.items() if place.dtype in dtypes})
@@ -251,14 +263,12 @@ def _is_finite(dtype: str, values: np.ndarray) -> bool:
     return bool(np.isfinite(values).all())
 
 
-def _read_header(path: Path) -> dict[str, _Place]:
+def _read_header(path: Path, content: mmap.mmap | bytes) -> dict[str, _Place]:
     """Return the locations of all tensors; ValueError unless they fill the file without gaps or overlaps."""
-    with open(path, "rb") as file:
-        file_bytes = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
-        if length > MAX_HEADER_BYTES:
-            raise ValueError(f"its header has {length:,} bytes, over {MAX_HEADER_BYTES:,}")
-        entries = parse_json(file.read(length))
+    length = int.from_bytes(content[:_LENGTH_BYTES], "little")
+    if length > MAX_HEADER_BYTES:
+        raise ValueError(f"its header has {length:,} bytes, over {MAX_HEADER_BYTES:,}")
+    entries = parse_json(content[_LENGTH_BYTES : _LENGTH_BYTES + length])
     if not isinstance(entries, dict):
         raise ValueError("its header is no JSON object")
     metadata = entries.pop("__metadata__", {})
@@ -269,9 +279,9 @@ def _read_header(path: Path) -> dict[str, _Place]:
     for name, (first, last, dtype, shape) in sorted(_check_entries(entries), key=lambda item: item[1][:2]):
         if start + first != end:
             raise ValueError(f"there is a gap or an overlap before {abridge(ascii(name))}")
-        places[name], end = _Place(path, dtype, shape, end), start + last
-    if end != file_bytes:
-        raise ValueError(f"its tensors need {end:,} bytes, and it has {file_bytes:,}")
+        places[name], end = _Place(path, dtype, shape, end, content), start + last
+    if end != len(content):
+        raise ValueError(f"its tensors need {end:,} bytes, and it has {len(content):,}")
     return places
 
 

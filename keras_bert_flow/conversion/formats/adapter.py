@@ -14,7 +14,7 @@ from keras_bert_flow.conversion.adapters import (
     read_adapter_config,
 )
 from keras_bert_flow.conversion.card_loading import describe_merged
-from keras_bert_flow.conversion.directory_check import open_directory
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.directory_files import make_label_fields, number_labels
 from keras_bert_flow.conversion.formats.format import Checkpoint, Format, Tensors
 from keras_bert_flow.conversion.formats.huggingface import (
@@ -48,7 +48,8 @@ class Adapter(Format):
         """
         tensors: Any  # `AdaptedTensors`, as the folder is an adapter's
         base, settings = find_base(path, told), read_adapter_config(path)
-        model, (config, tensors) = HuggingFace().read(base, cased), open_directory(path, base)
+        model, directory = HuggingFace().read(base, cased), ModelDirectory(path, base)
+        config, tensors = directory.config, directory.tensors
         table, has_config = find_table_of(config, str(base / CONFIG)), (path / CONFIG).is_file()
         if not has_config:
             config = _describe_head(config, settings.get("task_type"), table, tensors)

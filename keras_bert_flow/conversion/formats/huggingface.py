@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_bert_flow.conversion.codecs.safetensors_file import FILE, INDEX, PICKLE, write_tensors
-from keras_bert_flow.conversion.directory_check import list_remarks, open_directory
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.directory_files import name_own_kernel, write_json
 from keras_bert_flow.conversion.formats.format import Checkpoint, Format, Tensors
 from keras_bert_flow.conversion.sentence_files import ENCODER_FILES, MODULES, WHOLE
@@ -34,13 +34,14 @@ class HuggingFace(Format):
         return (path / CONFIG).is_file() and any((path / name).is_file() for name in (FILE, INDEX, PICKLE))
 
     def read(self, path: Path, cased: bool | None) -> Checkpoint:
-        config, tensors = open_directory(path)
+        directory = ModelDirectory(path)
+        tensors = directory.tensors
         return Checkpoint(
-            config,
+            directory.config,
             Tensors.select(tensors, {name: name for name in tensors}),
             {name: path / name for name in TOKENIZER if (path / name).is_file()},
             {name: path / name for name in COMPANIONS if (path / name).is_file()},
-            list_remarks(path),
+            directory.remarks,
         )
 
     def check(self, checkpoint: Checkpoint) -> None:

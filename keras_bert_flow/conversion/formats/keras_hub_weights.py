@@ -11,7 +11,7 @@ from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.conversion.codecs.keras_weights import KerasWeights, open_weights, write_weights
 from keras_bert_flow.conversion.codecs.safetensors_file import find_dtype, open_floats, write_tensors
 from keras_bert_flow.conversion.convert import GELU_NAMES
-from keras_bert_flow.conversion.directory_check import check_memory
+from keras_bert_flow.conversion.directory import check_memory
 from keras_bert_flow.conversion.directory_files import POOLING_FIELD, read_shape
 from keras_bert_flow.conversion.formats.format import Checkpoint, Maker, Tensors
 from keras_bert_flow.conversion.formats.keras_hub_settings import ARCHITECTURES, CONFIG, HubModel

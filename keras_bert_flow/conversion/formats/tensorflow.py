@@ -10,7 +10,7 @@ from typing import Any
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.conversion.adapters import check_leftovers
 from keras_bert_flow.conversion.codecs.tensor_bundle import INDEX_SUFFIX, open_bundle, write_bundle
-from keras_bert_flow.conversion.directory_check import check_sizes
+from keras_bert_flow.conversion.directory import check_sizes
 from keras_bert_flow.conversion.directory_files import (
     check_vocabulary,
     describe_vocabulary,

@@ -12,9 +12,10 @@ from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import CorpusConfig
+from keras_bert_flow.files.documents import read_file
 from keras_bert_flow.files.inputs import InputStates, hold, hold_remote, list_digests
 from keras_bert_flow.files.outputs import walk_input
-from keras_bert_flow.results.artifacts import file_digest
+from keras_bert_flow.results.artifacts import OpenedFiles, file_digest
 from keras_bert_flow.results.manifest import INFORMATIONAL, MANIFEST, SCORES, manifest_digest, read_manifest
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.text.corpus.inputs import (
@@ -70,29 +71,32 @@ def task_digests(config: PipelineConfig) -> dict[str, str]:
     return {name: digest_table(Path(getattr(config.task, name))) for name in ("train", "dev")}
 
 
-def folder_digest(folder: Path) -> str:
+def folder_digest(folder: Path, files: OpenedFiles | None = None) -> str:
     """Digest a folder: a published one by its manifest, a model made by others by reading its files.
 
+    Args:
+        files: reads the files, each opened once; by default they are opened here.
     Raises:
         FileNotFoundError: the folder or a file of its manifest is missing.
         ValueError: a file differs from the manifest.
     """
-    verify(folder)
+    verify(folder, files=files)
     if (Path(folder) / MANIFEST).is_file():
-        return manifest_digest(read_manifest(folder))
-    return ",".join(f"{name}:{digest}" for name, digest in folder_files(folder).items())
+        return manifest_digest(read_manifest(folder, files.read if files else read_file))
+    return ",".join(f"{name}:{digest}" for name, digest in folder_files(folder, files).items())
 
 
-def folder_files(folder: Path) -> dict[str, str]:
+def folder_files(folder: Path, files: OpenedFiles | None = None) -> dict[str, str]:
     """Return the sha256 of each file of a folder except informational ones, from its manifest if it has one.
 
     Files in subfolders count, such as `1_Pooling/config.json`, which defines the pooling of a sentence-transformers
     model; what is hidden, such as `.git` and `.cache`, and published results do not: see `files.outputs.walk_input`.
     """
     folder = Path(folder)
-    verify(folder)
+    verify(folder, files=files)
     if (folder / MANIFEST).is_file():
-        return {file.name: file.key_digest for file in read_manifest(folder).files if not file.informational}
+        manifest = read_manifest(folder, files.read if files else read_file)
+        return {file.name: file.key_digest for file in manifest.files if not file.informational}
     if not folder.is_dir():
         raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is not one. Check the path.")
     elsewhere = list_digests(folder)  # if only the manifest has been fetched

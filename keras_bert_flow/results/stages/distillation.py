@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.stages.digests import folder_digest
 from keras_bert_flow.results.stages.pretraining import pretraining_settings
 from keras_bert_flow.results.stages.stage import Stage
@@ -12,15 +13,19 @@ from keras_bert_flow.results.stages.stage import Stage
 DISTILLATION = Stage("distillation", "distill", made_by="keras_bert_flow.training.distillation", revision=1)
 
 
-def distillation_key(config: PipelineConfig, records: Path, teacher: Path, earlier: Sequence = ()) -> str:
+def distillation_key(
+    config: PipelineConfig, records: Path, teacher: Path, earlier: Sequence = (), files: OpenedFiles | None = None
+) -> str:
     """Return the content key of a distilled model.
 
     Args:
         config: configuration of the whole run.
         teacher: model directory of the teacher.
         earlier: different settings that its first steps were made with.
+        files: as for `pretraining_key`.
     """
-    return DISTILLATION.make_key(distillation_settings(config.student, earlier), distillation_inputs(records, teacher))
+    inputs = distillation_inputs(records, teacher, files)
+    return DISTILLATION.make_key(distillation_settings(config.student, earlier), inputs)
 
 
 def distillation_settings(student: PipelineConfig, earlier: Sequence = ()) -> dict[str, Any]:
@@ -29,6 +34,6 @@ def distillation_settings(student: PipelineConfig, earlier: Sequence = ()) -> di
     return settings | {"distillation": student.needed_distillation.model_dump(exclude={"teacher", "student"})}
 
 
-def distillation_inputs(records: Path, teacher: Path) -> dict[str, str]:
+def distillation_inputs(records: Path, teacher: Path, files: OpenedFiles | None = None) -> dict[str, str]:
     """Digest the inputs of a distillation."""
-    return {"records": folder_digest(records), "teacher": folder_digest(teacher)}
+    return {"records": folder_digest(records, files), "teacher": folder_digest(teacher)}

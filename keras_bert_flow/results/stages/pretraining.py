@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.stages.digests import folder_digest
 from keras_bert_flow.results.stages.stage import Stage, refuse_auto
 
@@ -22,10 +23,20 @@ MONITORING = (
 
 
 def pretraining_key(
-    config: PipelineConfig, records: Path, initial_model: Path | None = None, earlier: Sequence = ()
+    config: PipelineConfig,
+    records: Path,
+    initial_model: Path | None = None,
+    earlier: Sequence = (),
+    files: OpenedFiles | None = None,
 ) -> str:
-    """Return the content key of a pre-trained model; `earlier`: different settings that its first steps used."""
-    return PRETRAINING.make_key(pretraining_settings(config, earlier), pretraining_inputs(records, initial_model))
+    """Return the content key of a pre-trained model.
+
+    Args:
+        earlier: different settings that its first steps used.
+        files: reads the files of the records, each opened once; by default they are opened here.
+    """
+    inputs = pretraining_inputs(records, initial_model, files)
+    return PRETRAINING.make_key(pretraining_settings(config, earlier), inputs)
 
 
 def pretraining_settings(config: PipelineConfig, earlier: Sequence = ()) -> dict[str, Any]:
@@ -42,7 +53,7 @@ def find_unseen(config: PipelineConfig) -> set[str]:
     return {*MONITORING} if is_chosen else {*MONITORING, "evaluate_every_steps"}
 
 
-def pretraining_inputs(records: Path, initial_model: Path | None) -> dict[str, str]:
-    """Digest the inputs of a pre-training."""
+def pretraining_inputs(records: Path, initial_model: Path | None, files: OpenedFiles | None = None) -> dict[str, str]:
+    """Digest the inputs of a pre-training; `files` as for `pretraining_key`."""
     initial = {} if initial_model is None else {"initial_model": folder_digest(initial_model)}
-    return {"records": folder_digest(records)} | initial
+    return {"records": folder_digest(records, files)} | initial

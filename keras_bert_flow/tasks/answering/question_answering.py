@@ -213,7 +213,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
     ) -> Sequence[ContextQuestion]:
         return read_questions(path, max_examples, has_labels)
 
-    def pose(self, item: Any) -> ContextQuestion:
+    def make_example(self, item: Any) -> ContextQuestion:
         question, context = ("", "") if is_blank(item) else take_texts(item, ("question", "context"))
         return ContextQuestion("", question, context)
 

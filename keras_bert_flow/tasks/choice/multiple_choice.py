@@ -237,7 +237,7 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         columns = ChoiceColumns(self.context, self.question, self.choices, label)
         return read_choices(path, columns, self.header, max_examples)
 
-    def pose(self, item: Any) -> ChoiceExample:
+    def make_example(self, item: Any) -> ChoiceExample:
         names = ("context", *(("question",) if self.question is not None else ()))
         if not isinstance(item, Mapping) or set(item) != {*names, "choices"} or isinstance(item["choices"], str):
             raise ValueError(

@@ -30,8 +30,8 @@ from keras_bert_flow.tasks.core.texts import (
     encode_examples,
     labels_of,
     logits_of,
+    make_text_example,
     name_shares,
-    pose_texts,
     probabilities_of,
     read_examples,
     refuse_labels,
@@ -86,8 +86,8 @@ class Classification(ClassificationSettings, Task):
         columns, shown = ([self.label] if has_labels else []), (self.text, self.text_pair)
         return read_examples(path, shown, columns, self.header, max_examples, self._read_label, not has_labels)
 
-    def pose(self, item: Any) -> TextExample:
-        return pose_texts(item, is_pair=self.text_pair is not None)
+    def make_example(self, item: Any) -> TextExample:
+        return make_text_example(item, is_pair=self.text_pair is not None)
 
     def learn(self, examples: Sequence[TextExample]) -> "Classification":
         labels = labels_of(examples)
@@ -226,8 +226,8 @@ class Regression(RegressionSettings, Task):
         columns, shown = ([self.label] if has_labels else []), (self.text, self.text_pair)
         return read_examples(path, shown, columns, self.header, max_examples, self._read_score, not has_labels)
 
-    def pose(self, item: Any) -> TextExample:
-        return pose_texts(item, is_pair=self.text_pair is not None)
+    def make_example(self, item: Any) -> TextExample:
+        return make_text_example(item, is_pair=self.text_pair is not None)
 
     def learn(self, examples: Sequence[TextExample]) -> "Regression":
         scores = labels_of(examples)

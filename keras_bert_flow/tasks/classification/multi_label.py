@@ -19,8 +19,8 @@ from keras_bert_flow.tasks.core.texts import (
     encode_examples,
     labels_of,
     logits_of,
+    make_text_example,
     name_shares,
-    pose_texts,
     read_examples,
     require_learnt,
 )
@@ -82,8 +82,8 @@ class MultiLabel(MultiLabelSettings, Task):
         shown = (self.text, self.text_pair)
         return read_examples(path, shown, columns, self.header, max_examples, read_label, not has_labels)
 
-    def pose(self, item: Any) -> TextExample:
-        return pose_texts(item, is_pair=self.text_pair is not None)
+    def make_example(self, item: Any) -> TextExample:
+        return make_text_example(item, is_pair=self.text_pair is not None)
 
     def learn(self, examples: Sequence[TextExample]) -> "MultiLabel":
         sets = labels_of(examples)

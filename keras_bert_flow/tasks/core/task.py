@@ -263,7 +263,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def pose(self, item: Any) -> Any:
+    def make_example(self, item: Any) -> Any:
         """Make an unlabelled example from an item to predict: a text, a pair, or a dict of named values.
 
         Raises:

@@ -70,7 +70,7 @@ def read_examples(
     return [TextExample(*pair, *rest) for pair, *rest in zip(shown, trimmed, places, strict=True)]
 
 
-def pose_texts(item: Any, is_pair: bool) -> TextExample:
+def make_text_example(item: Any, is_pair: bool) -> TextExample:
     """Make an example from a text, from two texts, or from an object with `text` and `text_pair`.
 
     A text may be blank: the model then reads its special tokens only. One blank text also stands for a blank pair.

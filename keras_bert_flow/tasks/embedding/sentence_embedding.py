@@ -16,7 +16,7 @@ from keras_bert_flow.tasks.core.texts import (
     are_labelled,
     check_main_metric,
     labels_of,
-    pose_texts,
+    make_text_example,
     read_examples,
     refuse_labels,
 )
@@ -186,10 +186,10 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
             return examples
         return [replace(example, label=BELONG) for example in examples]
 
-    def pose(self, item: Any) -> TextExample:
+    def make_example(self, item: Any) -> TextExample:
         """Make an example from one text or two."""
         is_text = isinstance(item, str) or (isinstance(item, Mapping) and set(item) == {"text"})
-        return pose_texts(item, is_pair=not is_text)
+        return make_text_example(item, is_pair=not is_text)
 
     def learn(self, examples: Sequence[TextExample]) -> "SentenceEmbedding":
         labels = labels_of(examples)

@@ -237,7 +237,7 @@ class TokenClassification(TokenClassificationSettings, Task):
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> Sequence[TaggedWords]:
         return read_tagged_words(path, self.word_column, self.tag_column, has_labels, max_examples)
 
-    def pose(self, item: Any) -> TaggedWords:
+    def make_example(self, item: Any) -> TaggedWords:
         """Make an example from a text, which is split into words, or from a list of words."""
         if isinstance(item, str):
             return TaggedWords.from_text(item)

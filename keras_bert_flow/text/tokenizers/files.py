@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.files.documents import read_json_object
+from keras_bert_flow.files.documents import Read, read_file, read_json_object
 from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
 from keras_bert_flow.text.tokenizers.settings import (
     ADDED_TOKENS,
@@ -32,20 +32,21 @@ def find_tokenizer_file(folder: str | Path) -> Path:
     return fast if fast.is_file() and not vocabulary.is_file() else vocabulary
 
 
-def read_tokenizer_file(path: str | Path, cased: bool | None = None) -> Tokenizer:
+def read_tokenizer_file(path: str | Path, cased: bool | None = None, read: Read = read_file) -> Tokenizer:
     """Read a tokenizer from its file, with what the files beside it say; see `settings.read_said`.
 
     Args:
         path: a vocabulary with one piece per line, or a `tokenizer.json`.
         cased: whether WordPiece keeps case. None: as the files say, otherwise False. Other tokenizers define it
             themselves.
+        read: as for `documents.read_json`.
     Raises:
         FileNotFoundError: there is no such file.
         ValueError: it is damaged, joins texts in another way than BERT, or is WordPiece with another value of `cased`.
     """
     path = Path(path)
-    if (found := _read_word_piece(path)) is None:
-        return LoadedTokenizer.from_file(path)
+    if (found := _read_word_piece(path, read)) is None:
+        return LoadedTokenizer.from_file(path, read)
     vocabulary, said = found
     if said.cased is not None and cased not in (None, said.cased):
         raise ValueError(
@@ -56,9 +57,9 @@ def read_tokenizer_file(path: str | Path, cased: bool | None = None) -> Tokenize
     return WordPieceTokenizer(vocabulary, bool(said.cased if cased is None else cased), said.rules)
 
 
-def read_word_piece(path: str | Path, cased: bool | None = None) -> WordPieceTokenizer:
+def read_word_piece(path: str | Path, cased: bool | None = None, read: Read = read_file) -> WordPieceTokenizer:
     """Read a `vocab.txt`, which is always WordPiece, as `read_tokenizer_file` does."""
-    tokenizer = read_tokenizer_file(path, cased)
+    tokenizer = read_tokenizer_file(path, cased, read)
     if not isinstance(tokenizer, WordPieceTokenizer):
         raise ValueError(f"A vocabulary must be a vocab.txt. Received: {path}, another tokenizer. Name the vocab.txt.")
     return tokenizer
@@ -98,11 +99,11 @@ def list_tokenizer_files(path: str | Path) -> list[Path]:
     return [Path(path), *(file for file in beside if file.is_file() and file != Path(path))]
 
 
-def copy_tokenizer(path: str | Path, cased: bool, folder: Path) -> None:
+def copy_tokenizer(path: str | Path, cased: bool, folder: Path, read: Read = read_file) -> None:
     """Copy a tokenizer into a folder: `vocab.txt` unchanged with what it does not hold, or a `tokenizer.json`."""
-    tokenizer = read_tokenizer_file(path, cased)
+    tokenizer = read_tokenizer_file(path, cased, read)
     if Path(path).suffix != ".json" and isinstance(tokenizer, WordPieceTokenizer):
-        (folder / VOCABULARY_FILE).write_bytes(Path(path).read_bytes())
+        (folder / VOCABULARY_FILE).write_bytes(read(Path(path), -1))
         tokenizer.write_rules(folder)
     else:
         tokenizer.write(folder)
@@ -132,15 +133,15 @@ def find_difference(mine: Tokenizer, other: Tokenizer) -> str | None:
     return f"`{name}` {' and '.join(values)}" if max(map(len, values)) < 40 else f"another `{name}`"
 
 
-def _read_word_piece(path: Path) -> tuple[tuple[str, ...], Said] | None:
+def _read_word_piece(path: Path, read: Read = read_file) -> tuple[tuple[str, ...], Said] | None:
     """Return the pieces of a WordPiece file, and what the files say of it; None for another tokenizer."""
     if path.suffix != ".json":
-        vocabulary = read_vocabulary(path)
+        vocabulary = read_vocabulary(path, read)
     elif not path.is_file():
         raise FileNotFoundError(f"A tokenizer must be a file. Received: {path}, which is not one. Check the path.")
-    elif is_bert_pipeline(content := read_json_object(path)):
+    elif is_bert_pipeline(content := read_json_object(path, read)):
         vocabulary = order_pieces(path, content["model"].get("vocab"))
         check_vocabulary(vocabulary, str(path))
     else:
         return None
-    return vocabulary, read_said(path, vocabulary)
+    return vocabulary, read_said(path, vocabulary, read)

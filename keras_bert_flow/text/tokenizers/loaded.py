@@ -19,7 +19,7 @@ import numpy as np
 import tokenizers
 
 from keras_bert_flow.console.terminal import abridge
-from keras_bert_flow.files.documents import parse_json
+from keras_bert_flow.files.documents import Read, parse_json, read_file
 from keras_bert_flow.text.tokenizers.normalization import replace_surrogates
 from keras_bert_flow.text.tokenizers.settings import (
     FAST_TOKENIZER,
@@ -265,9 +265,10 @@ class LoadedTokenizer(Tokenizer):
         )
 
     @classmethod
-    def from_file(cls, path: Path) -> "LoadedTokenizer":
+    def from_file(cls, path: Path, read: Read = read_file) -> "LoadedTokenizer":
         """Read a `tokenizer.json`, with what `tokenizer_config.json` and the like next to it say."""
-        return cls(path.read_text(encoding="utf-8"), read_settings(path.parent), str(path))
+        content = read(path, -1).decode("utf-8").replace("\r\n", "\n").replace("\r", "\n")
+        return cls(content, read_settings(path.parent, read), str(path))
 
     def __reduce__(self):
         return LoadedTokenizer, (self._content, self._settings, self._source)

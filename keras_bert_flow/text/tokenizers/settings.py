@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.console.terminal import abridge
-from keras_bert_flow.files.documents import read_json_object
+from keras_bert_flow.files.documents import Read, read_file, read_json_object
 from keras_bert_flow.text.tokenizers.added import AddedPiece, WordRules
 from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
 from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES
@@ -83,16 +83,17 @@ class Said:
     sources: Mapping[str, Path] = field(default_factory=dict)
 
 
-def read_said(vocabulary: Path, pieces: Iterable[str]) -> Said:
+def read_said(vocabulary: Path, pieces: Iterable[str], read: Read = read_file) -> Said:
     """Return what the files beside a `vocab.txt`, or a WordPiece `tokenizer.json`, say of it.
 
     Args:
         pieces: the pieces of the vocabulary; those of `tokenizer.json` must be the same.
+        read: as for `documents.read_json`.
     Raises:
         ValueError: a file is damaged, two contradict each other, or one asks for what is not implemented.
     """
     folder, pieces = vocabulary.parent, tuple(pieces)
-    config = read_settings(folder)
+    config = read_settings(folder, read)
     check_settings(config, folder / SETTINGS, is_word_piece=True)
     said: list[tuple[Path, dict[str, bool | None]]] = []
     if config:
@@ -104,11 +105,11 @@ def read_said(vocabulary: Path, pieces: Iterable[str]) -> Said:
         said.append((folder / SETTINGS, named))
     fast, found = folder / FAST_TOKENIZER, list(list_configured(config, str(folder / SETTINGS)))
     if fast.is_file():
-        content = read_json_object(fast)
+        content = read_json_object(fast, read)
         said.append((fast, read_normalizer(content, fast)))
         pieces = _compare_pieces(content, fast, pieces, vocabulary)
         found = [*_list_fast(content, fast), *found]
-    cased = _read_manifest(folder / MANIFEST)
+    cased = _read_manifest(folder / MANIFEST, read)
     said += [] if cased is None else [(folder / MANIFEST, {CASED: not cased})]
     values, sources = _agree(said)
     if (folder / SETTINGS).is_file():
@@ -118,15 +119,15 @@ def read_said(vocabulary: Path, pieces: Iterable[str]) -> Said:
     return Said(None if lowers is None else not lowers, rules, sources)
 
 
-def read_settings(folder: Path) -> dict[str, Any]:
+def read_settings(folder: Path, read: Read = read_file) -> dict[str, Any]:
     """Return `tokenizer_config.json`, with what only `special_tokens_map.json` and `added_tokens.json` say."""
     found: dict[str, Any] = {}
     for name in (SPECIAL_MAP, SETTINGS):
         if (folder / name).is_file():
-            found |= read_json_object(folder / name)
+            found |= read_json_object(folder / name, read)
     if (folder / ADDED_TOKENS).is_file():
         decoder = found.get(DECODER) or {}
-        numbers = {str(number): name for name, number in read_json_object(folder / ADDED_TOKENS).items()}
+        numbers = {str(number): name for name, number in read_json_object(folder / ADDED_TOKENS, read).items()}
         found[DECODER] = numbers | decoder if isinstance(decoder, dict) else decoder
     return found
 
@@ -321,11 +322,11 @@ def _order(pieces: tuple[str, ...], found: Iterable[tuple[int, AddedPiece]]) -> 
     return tuple(sorted(first.values(), key=lambda piece: ids[piece.content]))
 
 
-def _read_manifest(path: Path) -> bool | None:
+def _read_manifest(path: Path, read: Read) -> bool | None:
     """Return whether a published vocabulary, or the one that records were made with, keeps case."""
     if not path.is_file():
         return None
-    content = read_json_object(path)
+    content = read_json_object(path, read)
     config = content.get("config")
     cased = (
         config.get("cased") if isinstance(config, dict) and content.get("stage") in ("vocabulary", "records") else None

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from keras_bert_flow.files.documents import Read, read_file
 from keras_bert_flow.text.corpus.lines import suggest_conversion
 
 VOCABULARY_FILE = "vocab.txt"  # its name in every folder that has one
@@ -12,7 +13,7 @@ MAX_BYTES = 64 << 20  # of a vocab.txt; ten times the largest published ones, of
 MAX_PIECES = 2_000_000
 
 
-def read_vocabulary(path: str | Path) -> tuple[str, ...]:
+def read_vocabulary(path: str | Path, read: Read = read_file) -> tuple[str, ...]:
     """Read the pieces of a vocabulary file in the order of their ids.
 
     Lines end in LF or CRLF. Special pieces may be anywhere: the vocabularies of 2018 have them at 0 and 100 to 103.
@@ -25,7 +26,7 @@ def read_vocabulary(path: str | Path) -> tuple[str, ...]:
     if not path.is_file():
         raise FileNotFoundError(f"The vocabulary must be a file. Received: {path}. `kbf vocab` learns one.")
     try:
-        text = read_vocabulary_bytes(path).decode("utf-8-sig")
+        text = read_vocabulary_bytes(path, read).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(
             f"A vocabulary must be UTF-8. Received: {path}, where byte {error.start} is not. "
@@ -37,14 +38,13 @@ def read_vocabulary(path: str | Path) -> tuple[str, ...]:
     return tuple(pieces)
 
 
-def read_vocabulary_bytes(path: str | Path) -> bytes:
+def read_vocabulary_bytes(path: str | Path, read: Read = read_file) -> bytes:
     """Read a vocabulary file as it is.
 
     Raises:
         ValueError: it is larger than any vocabulary: `MAX_BYTES` or `MAX_PIECES`.
     """
-    with open(path, "rb") as file:
-        data = file.read(MAX_BYTES + 1)
+    data = read(Path(path), MAX_BYTES + 1)
     if len(data) > MAX_BYTES or data.count(b"\n") > MAX_PIECES:
         raise ValueError(
             f"A vocabulary must have at most {MAX_BYTES >> 20} MiB and {MAX_PIECES:,} lines. Received: {path}, with "

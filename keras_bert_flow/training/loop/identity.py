@@ -8,6 +8,7 @@ import keras
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
+from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.stages.digests import folder_files, task_digests
 from keras_bert_flow.results.stages.distillation import DISTILLATION
 from keras_bert_flow.results.stages.finetuning import FINETUNING
@@ -25,9 +26,11 @@ DIGITS = 12  # shown of a digest
 Facts = Mapping[str, Any]
 
 
-def pretraining_identity(config: PipelineConfig, records: Path, initial_model: Path | None = None) -> dict[str, Any]:
+def pretraining_identity(
+    config: PipelineConfig, records: Path, initial_model: Path | None = None, opened: OpenedFiles | None = None
+) -> dict[str, Any]:
     """Return the identity of a pre-training run: everything but the settings in `CHANGEABLE`."""
-    files = folder_files(records)
+    files = folder_files(records, opened)
     settings = config.model_dump(mode="json", include={"seed", "model", "pretraining"})
     settings["pretraining"] = {name: value for name, value in settings["pretraining"].items() if name not in CHANGEABLE}
     return settings | {
@@ -38,9 +41,11 @@ def pretraining_identity(config: PipelineConfig, records: Path, initial_model: P
     }
 
 
-def distillation_identity(config: PipelineConfig, records: Path, teacher: Path) -> dict[str, Any]:
+def distillation_identity(
+    config: PipelineConfig, records: Path, teacher: Path, opened: OpenedFiles | None = None
+) -> dict[str, Any]:
     """Return the identity of a distillation run; see `pretraining_identity`."""
-    facts = pretraining_identity(config.student, records)
+    facts = pretraining_identity(config.student, records, opened=opened)
     settings = config.needed_distillation.model_dump(mode="json", exclude={*CHANGEABLE, "teacher", "student"})
     return facts | {"distillation": settings, "teacher": folder_files(teacher), **_software(DISTILLATION)}
 

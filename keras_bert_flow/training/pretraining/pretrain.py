@@ -18,7 +18,7 @@ from keras_bert_flow.conversion.adapters import BASE, check_whole, name_base
 from keras_bert_flow.conversion.model_card import Card, describe_machine
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
-from keras_bert_flow.data.pretraining_records import PretrainingRecords
+from keras_bert_flow.data.pretraining_records import PretrainingRecords, RecordsFolder
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.files.inputs import InputStates, hold
 from keras_bert_flow.files.paths import check_local
@@ -56,7 +56,7 @@ _logger = logging.getLogger(__name__)
 
 def pretrain(
     config: PipelineConfig,
-    records: str | Path,
+    records: str | Path | RecordsFolder,
     output: str | Path,
     report: Report = print,
     callbacks: Sequence[keras.callbacks.Callback] = (),
@@ -92,21 +92,24 @@ def pretrain(
     check_local(output)
     config = resolve_precision(config, keras.backend.backend())
     settings = config.pretraining
-    records, initial = fetch(records, wait=False), None if initial_model is None else fetch(initial_model)
-    inputs = hold(records, *([] if initial is None else [initial]))
+    opened, initial = RecordsFolder.of(records), None if initial_model is None else fetch(initial_model)
+    folder, files = opened.folder, opened.files
+    inputs = hold(folder, *([] if initial is None else [initial]))
     if initial is not None:
         check_whole(initial)
-    key = pretraining_key(config, records, initial)  # raises for invalid inputs before anything else is done
-    cluster = start_processes(config, records, output, callbacks)
+    key = pretraining_key(
+        config, folder, initial, files=files
+    )  # raises for invalid inputs before anything else is done
+    cluster = start_processes(config, opened, output, callbacks)
 
     def find_key(made: Mapping[str, Any]) -> str:
-        return pretraining_key(config, records, initial, made.get(EARLIER, ()))
+        return pretraining_key(config, folder, initial, made.get(EARLIER, ()), files)
 
     with published_together(cluster, output, PRETRAINING, find_key, inputs, scratch=CHECKPOINTS) as work:
         if work is None:
             return Path(output)
-        data = open_records(records, config, tokenizer_of=initial)
-        identity = pretraining_identity(config, records, initial)
+        data = open_records(opened, config, tokenizer_of=initial)
+        identity = pretraining_identity(config, folder, initial, files)
         check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
         seed_everything(config.seed)
         checkpoints, best, steps_done = open_checkpoints(work, config, identity, inputs, cluster)
@@ -138,7 +141,7 @@ def pretrain(
             if cluster.is_first:
                 save_result(model, config, data, metrics, work.folder)
         facts |= find_earlier(checkpoints, settings, metrics["steps"])
-        work.contents = Contents(facts, pretraining_inputs(records, initial))
+        work.contents = Contents(facts, pretraining_inputs(folder, initial, files))
     return Path(output)
 
 
@@ -146,7 +149,7 @@ def pretrain(
 
 
 def start_processes(
-    config: PipelineConfig, records: Path, output: str | Path, callbacks: Sequence[keras.callbacks.Callback]
+    config: PipelineConfig, records: RecordsFolder, output: str | Path, callbacks: Sequence[keras.callbacks.Callback]
 ) -> Cluster:
     """Check the records, then set up and return the devices and processes; a single device if the output exists.
 
@@ -175,11 +178,11 @@ class TrainingData:
     """The records of a run and its objective.
 
     Attributes:
-        folder: of the records.
+        folder: the folder of the records.
         masked_fraction: of dynamic masks; None: that of the records.
     """
 
-    folder: Path
+    folder: RecordsFolder
     training: PretrainingRecords
     held_out: PretrainingRecords
     objective: Objective
@@ -197,7 +200,7 @@ class TrainingData:
 
 
 def open_records(
-    records: Path, config: PipelineConfig, tokenizer_of: Path | None, objective: Objective | None = None
+    records: RecordsFolder, config: PipelineConfig, tokenizer_of: Path | None, objective: Objective | None = None
 ) -> TrainingData:
     """Open the records of a run.
 
@@ -318,9 +321,8 @@ def train_on_records(
         cluster=cluster,
         limit=limit,
     )
-    last = (read_log(work.log_folder) or [{"step": settings.total_steps}])[
-        -1
-    ]  # only the first process has the whole log
+    # Only the first process has the whole log.
+    last = (read_log(work.log_folder) or [{"step": settings.total_steps}])[-1]
     steps = last["step"]
     if limit is not None and steps < settings.total_steps:
         _logger.warning(
@@ -365,12 +367,13 @@ def save_result(
 
 def save_model(model: ModelWithHead, data: TrainingData, folder: Path, card: Card | None = None) -> None:
     """Write a model directory with the tokenizer of the records."""
-    cased, tokenizer = data.training.manifest.config["cased"], find_tokenizer_file(data.folder)
+    cased, tokenizer, read = data.training.manifest.config["cased"], data.folder.tokenizer_file, data.folder.files.read
     is_vocabulary = tokenizer.name == VOCABULARY_FILE
     if not is_vocabulary:
         folder.mkdir(exist_ok=True)
-        copy_tokenizer(tokenizer, cased, folder)
-    save_model_directory(model.find_published(), folder, tokenizer if is_vocabulary else None, cased, card=card)
+        copy_tokenizer(tokenizer, cased, folder, read)
+    vocabulary = tokenizer if is_vocabulary else None
+    save_model_directory(model.find_published(), folder, vocabulary, cased, card=card, read=read)
 
 
 # Model card of a pre-trained model: data, training recipe and held-out scores.

@@ -18,7 +18,7 @@ from keras_bert_flow.prediction.lines import (
     read_until_mistake,
 )
 from keras_bert_flow.tasks.core.task import Prediction
-from keras_bert_flow.tasks.core.texts import CutTexts, pose_texts
+from keras_bert_flow.tasks.core.texts import CutTexts, make_text_example
 from keras_bert_flow.tasks.formats.rows import read_lines
 from keras_bert_flow.tasks.formats.tables import read_columns
 from keras_bert_flow.text.corpus.inputs import PARQUET
@@ -28,7 +28,7 @@ AT_ONCE = 512  # items of a stream that are sorted by length and predicted toget
 BLOCK = 2048  # the same for examples of a file
 
 
-class AskedModel(ABC):
+class BasePredictor(ABC):
     """Base class of what `kbf.load` returns: items in, one prediction per item out.
 
     Args:
@@ -47,13 +47,13 @@ class AskedModel(ABC):
         self.cut_texts = CutTexts()
         self._has_told = False
 
-    def pose(self, item: Any) -> Any:
+    def make_example(self, item: Any) -> Any:
         """Make an example from an item; here from a text.
 
         Raises:
             ValueError: the item does not fit this model.
         """
-        return pose_texts(item, is_pair=False)
+        return make_text_example(item, is_pair=False)
 
     def read(self, path: str | Path) -> Iterable[Any]:
         """Read examples from a file, lazily; here one item per line, as read by `lines.read_items`, or the texts of the
@@ -66,8 +66,8 @@ class AskedModel(ABC):
         check_lines_file(path)
         if str(path).endswith(PARQUET):
             rows = read_columns(path, ["text"], [], True, None, keeps_blanks=True)
-            return self._pose_all((f"{path}, row {number}", text) for number, (text,) in rows)
-        return self._pose_all(read_items((line for _, line in read_lines(path)), f"{path}, row"))
+            return self._make_examples((f"{path}, row {number}", text) for number, (text,) in rows)
+        return self._make_examples(read_items((line for _, line in read_lines(path)), f"{path}, row"))
 
     @abstractmethod
     def answer(self, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter) -> list[Any]:
@@ -87,7 +87,7 @@ class AskedModel(ABC):
             TypeError: the items are bytes, a number or None.
             ValueError: an item does not fit the model; the message has its number, from 1.
         """
-        answers = self.answer(list(self._pose_all(_number(items))), self.choose_fixed)
+        answers = self.answer(list(self._make_examples(_number(items))), self.choose_fixed)
         self.tell_cut_texts()
         return answers
 
@@ -110,7 +110,7 @@ class AskedModel(ABC):
             ValueError: an item does not fit the model, or could not be read. The items before it are predicted first.
         """
         for chunk in chunks:
-            examples, mistake = read_until_mistake(self._pose_all(chunk))
+            examples, mistake = read_until_mistake(self._make_examples(chunk))
             if examples:
                 yield self.answer(examples, self.choose_fixed)
             if mistake is not None:
@@ -128,10 +128,10 @@ class AskedModel(ABC):
         while some := list(islice(examples, block)):
             yield self.answer(some, choose, partial(_tell, advance, len(some)))
 
-    def _pose_all(self, items: Iterable[PlacedItem]) -> Iterator[Any]:
+    def _make_examples(self, items: Iterable[PlacedItem]) -> Iterator[Any]:
         for place, item in items:
             try:
-                example = self.pose(item)
+                example = self.make_example(item)
             except ValueError as error:
                 raise ValueError(f"{place}: {error}") from None
             yield example

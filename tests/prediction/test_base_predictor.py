@@ -31,7 +31,7 @@ def predictor(folder):
 def at_once(folder):
     """What is answered to all texts together."""
     predictor = kbf.load(folder)
-    return predictor.answer([predictor.task.pose(text) for text in TEXTS])
+    return predictor.answer([predictor.task.make_example(text) for text in TEXTS])
 
 
 def assert_same(found, expected):
@@ -80,7 +80,7 @@ def test_stream_of_items_is_that_of_chunks(predictor, at_once):
 
 def test_few_texts_are_one_batch(predictor):
     predictor.predict(["w1", "w2 " * 20, "cat", "is w1"])
-    predictor.answer([predictor.task.pose(text) for text in ["w1", "w2 " * 20, "cat"]])
+    predictor.answer([predictor.task.make_example(text) for text in ["w1", "w2 " * 20, "cat"]])
     assert predictor.model.asked == [(4, 32), (5, 24)]
 
 
