@@ -98,7 +98,7 @@ class OpenedFiles:
         return _find_digest(status, lambda: _hash(content))
 
     def _open(self, path: str | Path) -> tuple[os.stat_result, mmap.mmap | bytes]:
-        name = os.fspath(path)
+        name = os.path.realpath(path)  # `verify` resolves links
         opened = self._opened.get(name)
         if opened is None or _find_version(opened[0]) != _find_version(os.stat(name)):
             with open(name, "rb") as file:
