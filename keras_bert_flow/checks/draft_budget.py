@@ -195,7 +195,7 @@ def choose_budget(
     Args:
         minutes: time for the whole run.
         examples: number of examples in the training table.
-        operations_per_second: FLOP/s of large float32 products on this machine; see `planning.estimates.measure_rate`.
+        operations_per_second: FLOP/s of large float32 products on this machine; see `checks.estimates.measure_rate`.
         dev_rows: number of examples in the dev table, which is scored after every epoch.
     """
     stages = {

@@ -206,7 +206,7 @@ class DraftedTask:
     """The guessed settings of a task.
 
     Attributes:
-        kind: kind of task in `config.tasks`.
+        kind: kind of task in `config.finetuning`.
         settings: non-default settings.
         reasons: setting → reason for the guess and how to change it, for a comment.
         remarks: what was found but not used.

@@ -1,7 +1,8 @@
 """Import pre-training records made by other tools, such as google-research/bert or TensorFlow's Model Garden.
 
-Their features are named as ours (`records.schema`), or as by Model Garden's `--use_v2_feature_names`. Each file becomes
-a file of a folder like those that `kbf records` publishes, and its records are checked against their description.
+Their features are named as ours (`records.example`), or as by Model Garden's `--use_v2_feature_names`. Each file
+becomes a file of a folder like those that `kbf records` publishes, and its records are checked against their
+description.
 """
 
 import glob
@@ -127,7 +128,7 @@ def check_import(
 
 
 def convert_record(record: bytes) -> bytes:
-    """Rename the features of a record as in `records.schema`; one that has these names is unchanged.
+    """Rename the features of a record as in `records.example`; one that has these names is unchanged.
 
     A record without a pair label gets 0, which objectives of one text never read.
 

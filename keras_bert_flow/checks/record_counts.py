@@ -42,7 +42,7 @@ class Layout:
     Attributes:
         vocabulary_size: ids are below it.
         special_ids: ids of [PAD], [UNK], [CLS], [SEP] and [MASK].
-        objective: its name; see `text.objectives.registry`.
+        objective: its name; see `text.objectives.objective`.
         mask_unit: `token`; `word`, whose tokens are chosen together; or `span`, whose tokens are also replaced by one
             draw.
         masked_fraction: share of tokens to choose; None if not in the manifest.

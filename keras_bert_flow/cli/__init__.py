@@ -1,4 +1,4 @@
-"""The `kbf` command: every step of the walk alone, and all of them at once.
+"""The `kbf` command: each stage of the pipeline alone, and all of them at once.
 
 A command's file is imported when it is the one that runs, and imports what it needs when it runs: `kbf vocab` never
 loads Keras, and a backend is chosen before Keras is imported. A user's mistake is one line and status 2; status 75
@@ -39,7 +39,7 @@ def main() -> None:
 
 
 def load_commands(arguments: Sequence[str]) -> typer.Typer:
-    """Return the application with the command that is named first in the arguments, with all where none is."""
+    """Return the application with the module of the named command loaded, or all modules if none is named."""
     from keras_bert_flow.cli import application
 
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
@@ -50,14 +50,14 @@ def load_commands(arguments: Sequence[str]) -> typer.Typer:
 
 
 def __getattr__(name: str) -> typer.Typer:
-    """Load all commands for those who ask for `app`."""
+    """Load all commands when `app` is imported, as completion and tests do."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return load_commands(())
 
 
 def _check_working_directory() -> None:
-    """Raise FileNotFoundError if the working directory was removed, which libraries ask for as they are imported."""
+    """Raise FileNotFoundError if the working directory was removed: libraries read it when they are imported."""
     try:
         os.getcwd()
     except FileNotFoundError:

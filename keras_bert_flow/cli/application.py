@@ -1,4 +1,4 @@
-"""Make the `kbf` command, to which the files of this room add theirs."""
+"""The Typer application of `kbf`, its global options, and the one-line messages of its errors."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ from keras_bert_flow.results.locks import holding_inputs
 
 
 class Commands(typer.Typer):
-    """An application whose commands have their paths looked at before they begin."""
+    """Typer application that checks and fetches the paths of a command before it begins."""
 
     def command(  # type: ignore[override]  # which takes what Typer's takes
         self, *arguments: Any, **options: Any
@@ -34,7 +34,7 @@ class Commands(typer.Typer):
 
 
 def settling(function: Callable) -> Callable:
-    """Return a command whose paths are looked at before it begins; the text of a corpus is not given as a `Path`."""
+    """Wrap a command: its options of type `Path` are checked and fetched first. Corpus patterns are strings."""
     options = {name: _name_option(name, kind) for name, kind in get_type_hints(function, include_extras=True).items()}
 
     @wraps(function)
@@ -46,7 +46,7 @@ def settling(function: Callable) -> Callable:
 
 
 def _name_option(name: str, kind: Any) -> str:
-    """Return an option as a user gives it, and an argument by its name."""
+    """Return the flag of an option, or the name of an argument, for messages."""
     for told in get_args(kind):
         if isinstance(told, OptionInfo):
             return max(told.param_decls or (f"--{name.replace('_', '-')}",), key=len)
@@ -62,7 +62,7 @@ app = Commands(
 
 
 def show_versions(is_asked: bool) -> None:
-    """Print the versions and end the command, where they are asked for beside other options."""
+    """Callback of `--version`: print the versions and exit, whatever else is given."""
     if is_asked:
         show(describe_versions(), keep="\n")
         raise typer.Exit
@@ -90,7 +90,7 @@ def set_up(
 
 
 def explain(error: Exception) -> int:
-    """Print what went wrong on one line and return the exit status; what no user can cause is raised."""
+    """Print a user's error in one line and return the exit status; raise any other error."""
     message = " ".join(str(error).split())
     if type(error).__name__ == "Interrupted":  # its module would import Keras
         status = interrupts.CHECKPOINTED

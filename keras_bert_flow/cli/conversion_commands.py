@@ -1,4 +1,4 @@
-"""Commands that turn models of one format into those of another."""
+"""Commands that convert, export and publish models, and pack predictions for GLUE's server."""
 
 import os
 from pathlib import Path
@@ -91,7 +91,7 @@ def convert(
 
 
 def _read_numbers(text: str | None) -> list[int] | None:
-    """Read numbers with commas between them."""
+    """Parse comma-separated integers."""
     if text is None:
         return None
     try:

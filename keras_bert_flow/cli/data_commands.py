@@ -1,4 +1,4 @@
-"""Commands from text to records, and those that look at either."""
+"""Commands that draft a configuration, build vocabularies and records, and check or show them."""
 
 import importlib.util
 import os
@@ -160,7 +160,7 @@ def records(
 
 
 def _check_job(output: str, options: Sequence[str]) -> None:
-    """Check that a job of Apache Beam can run with its options and write where it is told."""
+    """Check the options of an Apache Beam job and that its output can be written."""
     from beam_jobs.publishing import check_remote_output
     from beam_jobs.running import check_options, check_reach
 
@@ -323,7 +323,7 @@ def init(
 
 
 def read_test(test: Path | None, train: Path, dev: Path | None, task: Any) -> tuple[dict[str, tuple], list[str]]:
-    """Return `test` → the file of that table and its rows, and remarks; one that has no labels is not used if found."""
+    """Return `test` → the file of that table and its rows, and remarks; skip one without labels unless it was named."""
     from keras_bert_flow.checks.draft_table import TEST_NAMES, find_beside
 
     found = test or (find_beside(train, TEST_NAMES) if dev else None)

@@ -1,4 +1,4 @@
-"""Look at the paths that a command is given, before it begins: on this disk, or fetched where they may be elsewhere."""
+"""Check the paths that a command is given before it begins, and fetch the remote ones."""
 
 import os
 import stat
@@ -21,7 +21,7 @@ ANYWHERE = ("records", "vocab", "finetuned", "pretrained", "earlier", "source", 
 
 
 def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a command's options, with what is elsewhere fetched to this disk.
+    """Return the values of a command's options, with remote inputs fetched to this disk.
 
     Records may still be on their way; see `stores.fetching`.
 
@@ -54,7 +54,7 @@ def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[
 
 
 def _check_apart(values: Mapping[str, Any], read: Sequence[Path]) -> None:
-    """Raise ValueError if what a command writes would replace what it reads, standard input and output included."""
+    """Raise ValueError if an output of a command would replace one of its inputs, standard streams included."""
     patterns = [path for name in PATTERNS if isinstance(given := values.get(name), list) for path in given]
     inputs = [*read, *(path for path in patterns if not find_address(path))]
     for name in OUTPUTS:
@@ -77,7 +77,7 @@ def _check_apart(values: Mapping[str, Any], read: Sequence[Path]) -> None:
 
 
 def _is_open(descriptor: int, path: Path) -> bool:
-    """Return whether a file, not a device or a pipe, is open as a descriptor."""
+    """Return whether a descriptor is open on a regular file."""
     try:
         status = os.fstat(descriptor)
         return stat.S_ISREG(status.st_mode) and os.path.samestat(status, path.stat())
@@ -86,14 +86,14 @@ def _is_open(descriptor: int, path: Path) -> bool:
 
 
 def find_configured(model: Path) -> Path:
-    """Return the model that a configuration, given in place of one, has made; any other path unchanged."""
+    """Return the model of the newest run if the path is a configuration; any other path unchanged."""
     from keras_bert_flow.results.choosing import find_model, is_configuration
 
     return find_model(model) if is_configuration(model) else model
 
 
 def check_model(folder: Path) -> None:
-    """Check that a folder is not one of those that hold model directories.
+    """Check that a path is a model directory rather than a folder that contains some.
 
     Raises:
         ValueError: it is what `kbf pretrain` or `kbf finetune` made; the message names a model in it.
@@ -116,7 +116,7 @@ def _find_paths(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
 
 
 def fill_builtin_corpus(settings: PipelineConfig, output: str) -> PipelineConfig:
-    """Name the files of the built-in corpus, written beside the output, where it is asked for.
+    """Replace `builtin` in the input of a corpus by files, which are written beside the output.
 
     Raises:
         ValueError: the output is in an object store.
@@ -128,7 +128,7 @@ def fill_builtin_corpus(settings: PipelineConfig, output: str) -> PipelineConfig
 
 
 def fill_builtin_task(settings: PipelineConfig) -> PipelineConfig:
-    """Name the tables of the built-in task, written where `kbf run` has them, where it is asked for."""
+    """Replace `builtin` in a task by its tables, written to the folder that `kbf run` uses."""
     if settings.task.train != BUILTIN:
         return settings
     folder = cache_root() / "runs" if find_address(settings.runs) else Path(settings.runs).absolute()

@@ -1,4 +1,4 @@
-"""Commands from records to the report."""
+"""Commands that pre-train, distil, fine-tune and evaluate, and write the report."""
 
 from collections.abc import Sequence
 from json import dumps
@@ -210,7 +210,7 @@ def _check_scored(
     limit: int | None,
     overrides: list[str] | None,
 ) -> None:
-    """Raise ValueError unless the options of `kbf evaluate` go together."""
+    """Raise ValueError if the options of `kbf evaluate` exclude each other."""
     if minimal_pairs is not None:
         others = {"--config": config, "--predictions": predictions, "--set": overrides}
         given = [name for name, value in others.items() if value]
@@ -246,7 +246,7 @@ def _print_pairs(model: Path, path: Path, limit: int | None, as_json: bool) -> N
 def _say_finetuning(
     output: str, asking: list[str], config: Path | None, overrides: list[str] | None, backend: str | None
 ) -> None:
-    """Name the command after pre-training: without a configuration there is no task to fine-tune on."""
+    """Return the command that follows pre-training; without a configuration there is no task to fine-tune on."""
     given = carry(config, overrides, None, backend)
     if config is None:
         say_next(*asking, *carry(backend=backend))

@@ -1,4 +1,4 @@
-"""Share what several commands are told, and what each of them makes of it."""
+"""Options that several commands have: configuration, overrides, backend; their progress and next steps."""
 
 import os
 import shlex
@@ -51,7 +51,7 @@ MaxRejectedShare = Annotated[
 def load(
     config: Path | None, overrides: list[str] | None, flags: dict | None = None, inputs: list[str] | None = None
 ) -> PipelineConfig:
-    """Load a configuration and fetch its initial model; `--set` and an option's own flag replace what the file says."""
+    """Load a configuration and fetch its initial model. `--set` and own flags take precedence over the file."""
     given = [f"{name}={value}" for name, value in (flags or {}).items() if value is not None]
     settings = load_config(config, (*(overrides or ()), *given))
     if inputs:
@@ -65,7 +65,7 @@ def load(
 
 
 def settle_case(settings: PipelineConfig, file: Path | str) -> PipelineConfig:
-    """Return the configuration with `vocabulary.cased` as the files of a vocabulary say, unless it was given.
+    """Return the configuration with `vocabulary.cased` from the files of the vocabulary, unless it was given.
 
     Raises:
         FileNotFoundError, ValueError: the vocabulary cannot be read, or nothing says whether it is cased.
@@ -83,7 +83,7 @@ def settle_case(settings: PipelineConfig, file: Path | str) -> PipelineConfig:
 
 
 def choose_file(config: Path | None, old: Path | None, old_name: str = "--task") -> Path | None:
-    """Return the configuration file that was given under one of two names.
+    """Return the configuration file, given as an argument or as an option.
 
     Raises:
         ValueError: it was given under both.
@@ -97,7 +97,7 @@ def choose_file(config: Path | None, old: Path | None, old_name: str = "--task")
 
 
 def require_file(config: Path | None, old: Path | None) -> Path:
-    """Return the configuration file as `choose_file` does.
+    """Return the configuration file; see `choose_file`.
 
     Raises:
         ValueError: there is none, or two.
@@ -139,7 +139,7 @@ def fix_backend(backend: str | None, default: str = PipelineConfig.model_fields[
 
 @contextmanager
 def stopping_for_later() -> Iterator[None]:
-    """Let SIGTERM or SIGHUP end a resumable command with the status that says so, also before and after training."""
+    """End a resumable command with the status of a checkpoint on SIGTERM or SIGHUP, also before and after training."""
     line = "kbf: Stopped between two steps of its work; run the same command again to go on.\n"
     with ending_with(UNATTENDED, interrupts.CHECKPOINTED, line):
         yield
@@ -152,14 +152,14 @@ LEAST_BYTES = 50_000  # less is shown as 0.0 MB
 
 @contextmanager
 def following(name: str, output: str | Path | None = None) -> Iterator[None]:
-    """Say what is being done, as `working` does, and how far it is: the part at hand, or what has been written."""
+    """Show what is being done, as `working` does, with the current part or the bytes written so far."""
     measure = written_to(output)
     with following_job() as job, working(name, lambda: job.describe() or measure()):
         yield
 
 
 def expect_text(corpus: CorpusConfig) -> None:
-    """Tell how much text a job has to read, where it lies on this machine."""
+    """Report the size of a local corpus as the total of a job."""
     from keras_bert_flow.checks.estimates import measure_bytes
     from keras_bert_flow.text.corpus.inputs import find_inputs
 
@@ -168,7 +168,7 @@ def expect_text(corpus: CorpusConfig) -> None:
 
 
 def written_to(output: str | Path | None) -> Callable[[], str]:
-    """Return a function that says how much there is in the folder that an output on this disk is built in."""
+    """Return a function that returns the bytes in the work folder of a local output."""
     work = None if output is None or find_address(output) else work_folder(output)
 
     def measure() -> str:
@@ -206,12 +206,12 @@ def say_next(*command: str | Path) -> None:
 
 
 def name_program() -> str:
-    """Return how this program is called here."""
+    """Return the words that start this program, as they were typed."""
     return "kbf" if shutil.which("kbf") else f"{shlex.quote(sys.executable)} -m keras_bert_flow"
 
 
 def beside(output: str | Path, name: str) -> str:
-    """Return a place for the next result: in the same folder, and new."""
+    """Return a new path for the next result, next to the present one."""
     if address := find_address(output):
         return f"{address.rstrip('/').rpartition('/')[0]}/{name}"
     place, number = Path(output).parent / name, 1
@@ -222,7 +222,7 @@ def beside(output: str | Path, name: str) -> str:
 
 
 def inside(output: str | Path, name: str) -> str:
-    """Return the path of something in a result."""
+    """Return a path inside a result."""
     return f"{find_address(output) or name_argument(output)}/{name}"
 
 
@@ -245,7 +245,7 @@ def carry(
 
 
 def carry_to_training(config: Path | None, overrides: Sequence[str] | None, flags: Mapping[str, Any]) -> list[str]:
-    """Return options as `carry` does, with sizes and a backend where nothing that was given says any."""
+    """Return options as `carry` does, with defaults for size and backend."""
     kept = {name: value for name, value in flags.items() if not name.startswith("corpus.")}
     settings = [*(overrides or ())]
     if config is None and not any(text.startswith(("model.", "pretraining.")) for text in settings):
@@ -261,7 +261,7 @@ def carry_to_training(config: Path | None, overrides: Sequence[str] | None, flag
 
 
 def ask_pretrained(model: Path, shown: str) -> list[str]:
-    """Return a command that asks a model which is not fine-tuned yet.
+    """Return a command that predicts with a model that is not fine-tuned.
 
     Args:
         model: its folder on this disk.
@@ -278,12 +278,12 @@ def ask_pretrained(model: Path, shown: str) -> list[str]:
 
 
 def ask_finetuned(model: str, dev: str) -> list[str]:
-    """Return a command that asks a fine-tuned model on the table that it was measured on."""
+    """Return a command that predicts the dev table with a fine-tuned model."""
     return ["predict", "--model", model, "--input", dev, "--output", beside("x", "predictions.jsonl")]
 
 
 def find_finetuned(output: Path) -> str | None:
-    """Return the path within a folder of fine-tuning of the first model in it."""
+    """Return the path of the first model in a folder of fine-tuning, relative to it."""
     found = sorted(output.glob("pretrained/seed-*/model/config.json"), key=lambda path: _seed(path.parents[1].name))
     return str(found[0].parent.relative_to(output)) if found else None
 

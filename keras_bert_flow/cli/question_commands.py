@@ -1,4 +1,4 @@
-"""Commands that ask a model."""
+"""Commands that predict and search with a model."""
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ OF_THE_MODEL = {"kind", "labels"}
 
 
 def change_task(task: Task, overrides: Sequence[str], model: Path) -> Task:
-    """Return the task of a model with other settings, each `name=value`, for files that are laid out otherwise.
+    """Return the task of a model with some settings replaced (`name=value`), for files of another layout.
 
     Its outputs can be named if they have no names of their own.
 
@@ -157,7 +157,7 @@ def search(
 
 
 def _choose_model(model: Path | None, texts: list[str]) -> tuple[Path, list[str]]:
-    """Return the model and the texts, of which the first names the model where no option does.
+    """Return the model and the texts; without the option, the first argument is the model.
 
     Raises:
         ValueError: none is named.
@@ -193,7 +193,7 @@ def _write(chunks: Any, output: Path | None) -> None:
 
 
 def _with_inputs(examples: Sequence[Any], blocks: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
-    """Yield blocks of predictions with the texts that they are of, for `kbf evaluate --predictions`."""
+    """Yield blocks of predictions with their texts, for `kbf evaluate --predictions`."""
     first = 0
     for answers in blocks:
         yield with_inputs(examples[first : first + len(answers)], answers)

@@ -1,4 +1,4 @@
-"""The command that runs the whole walk.
+"""The command that runs the whole pipeline.
 
 Its first line comes before anything heavy is imported.
 """
@@ -49,7 +49,7 @@ def check_whole_run(
     stages: Sequence[str] | None = None,
     packages: Sequence[str] = (),
 ) -> tuple[PipelineConfig, Any]:
-    """Return the configuration as the stages read it, and what `check_run` returns.
+    """Return the resolved configuration, and the result of `check_run`.
 
     Args:
         stages: those that are to run; all by default.

@@ -299,7 +299,7 @@ class PretrainingRecords:
 
     @property
     def objective(self) -> str:
-        """Name of the pre-training objective of the records; see `text.objectives.registry`."""
+        """Name of the pre-training objective of the records; see `text.objectives.objective`."""
         return self.manifest.config.get("objective", DEFAULT)
 
     @property

@@ -329,7 +329,7 @@ class TaskBatches:
         accumulate_batches: number of consecutive parts to split each batch into, each with its own index.
         compiles_shapes: whether each shape takes time to compile. If so, there are few widths, and the last batch of an
             epoch is padded with rows of weight 0. Otherwise a batch, or a part of one, is as wide as its longest row,
-            and its rows are sorted by length, for `layers.packing`.
+            and its rows are sorted by length, for `layers.attention`.
         plain_weights: weight 1 for each real row or labelled token, for the means of an evaluation.
     Attributes:
         steps_per_epoch: batches per epoch.

@@ -175,7 +175,7 @@ class EncoderBlock(ShapedLayer):
         return inputs_shape
 
     def enable_lora(self, rank: int, alpha: float, targets: Sequence[str]) -> None:
-        """Add LoRA to the targets; see `models.lora.enable_lora`. Layers that blocks share get it once."""
+        """Add LoRA to the targets; see `models.trained_weights.enable_lora`. Layers that blocks share get it once."""
         attention, parts = self.attention, [part for part in PARTS if part in targets]
         layers = [(attention.query_key_value, {"parts": parts})] if parts else []
         layers += [(attention.output_dense, {})] if "attention_output" in targets else []

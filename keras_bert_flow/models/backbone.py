@@ -230,11 +230,11 @@ class Backbone(ReentrantModel):
         return {path: heads for block in self.blocks for path, heads in block.list_matrices().items()}
 
     def freeze_lowest(self, num_blocks: int) -> None:
-        """Freeze the embeddings and the lowest blocks; see `models.frozen.freeze_lowest`."""
+        """Freeze the embeddings and the lowest blocks; see `models.trained_weights.freeze_lowest`."""
         freeze_lowest(self, num_blocks)
 
     def enable_lora(self, rank: int, alpha: float = ALPHA, targets: Sequence[str] = (QUERY, VALUE)) -> None:
-        """Freeze the embeddings and the blocks, and add LoRA; see `models.lora.enable_lora`."""
+        """Freeze the embeddings and the blocks, and add LoRA; see `models.trained_weights.enable_lora`."""
         enable_lora(self, rank, alpha, targets)
 
     def set_rematerialised(self, is_rematerialised: bool = True) -> None:

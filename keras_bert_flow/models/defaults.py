@@ -202,7 +202,7 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     Outputs with one number per position, (batch, positions, 1), are taken as losses that the model has computed itself.
 
     Keras passes three-dimensional logits to PyTorch with the vocabulary as the middle axis, which takes twice as long,
-    and on JAX multiplies logits by one-hot labels. For PyTorch on a CPU see `backends.cross_entropy`.
+    and on JAX multiplies logits by one-hot labels. For PyTorch on a CPU see `backends.fused`.
     """
 
     def __init__(self, from_logits: bool = True, **kwargs: Any) -> None:
@@ -261,7 +261,7 @@ def token_loss(is_sum: bool = False) -> TokenLoss:
     The sum is divided by that of the weights, not by the number of positions, to keep filler out of the mean.
 
     Args:
-        is_sum: use sum reduction, for weights that are already divided (`data.accumulation`).
+        is_sum: use sum reduction, for weights that are already divided (`data.pretraining`).
     """
     return TokenLoss(reduction="sum" if is_sum else "mean_with_sample_weight")
 

@@ -129,7 +129,7 @@ class FeatureExtractor(BasePredictor):
 
     Args:
         folder: any BERT model directory.
-        layers, pooling: as for `models.hidden_features.make_features_model`; the last four layers, [-4, -3, -2, -1],
+        layers, pooling: as for `models.probing.make_features_model`; the last four layers, [-4, -3, -2, -1],
             were the best features of Devlin et al. 2019, section 5.3.
         batch_positions: rows times width of a batch.
     Raises:

@@ -14,5 +14,5 @@ PRETRAINERS = {
 
 
 def find_pretrainer(objective: str) -> Any:
-    """Return the model class for an objective, one of `text.objectives.registry.OBJECTIVES`."""
+    """Return the model class for an objective, one of `text.objectives.objective.OBJECTIVES`."""
     return load_by_name(PRETRAINERS[objective])

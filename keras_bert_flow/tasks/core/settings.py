@@ -1,7 +1,7 @@
 """Base class of task settings, and types that several kinds share.
 
 Each kind declares its settings once, as a frozen dataclass in the `settings.py` of its folder. The task inherits them,
-and `config.tasks` makes the section `task` of a configuration from them, with descriptions and limits.
+and `config.finetuning` makes the section `task` of a configuration from them, with descriptions and limits.
 """
 
 from typing import Annotated, Any, ClassVar

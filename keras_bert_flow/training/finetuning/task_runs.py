@@ -363,8 +363,8 @@ def choose_parts(config: PipelineConfig, features: Features) -> int:
     """Return `finetuning.accumulate_batches`; default: the number of parts that makes a step cheapest.
 
     The number of parts does not change the step. More parts have less padding, but each has a fixed cost. One part is
-    used if more gain nothing: on PyTorch, which skips padding (`layers.packing`), on an accelerator, where a small part
-    takes as long as a large one, and for batches grouped by length. A loss that compares all pairs of a batch also
+    used if more gain nothing: on PyTorch, which skips padding (`layers.attention`), on an accelerator, where a small
+    part takes as long as a large one, and for batches grouped by length. A loss that compares all pairs of a batch also
     needs one part.
     """
     settings = config.finetuning
