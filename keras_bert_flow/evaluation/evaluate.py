@@ -300,8 +300,10 @@ def list_shortened(finetuned: Path, phases: Sequence[Path] = ()) -> list[str]:
     lines = []
     for name, folder in zip(_name_phases(phases), phases, strict=True):
         settings = read_manifest(folder).config.get("pretraining", {})
-        steps, total_steps = read_json_object(folder / "metrics.json")["steps"], settings.get("total_steps", 0)
-        if settings.get("minutes") is not None and steps < total_steps:
+        if settings.get("minutes") is None:
+            continue
+        steps, total_steps = read_json_object(folder / "metrics.json")["steps"], settings["total_steps"]
+        if steps < total_steps:
             lines.append(f"{name}: `pretraining.minutes` cut the training from {total_steps:,} to {steps:,} steps.")
     for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
         if found := read_json_object(run_file).get("shortened"):

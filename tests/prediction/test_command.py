@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.checks.models import check_asked_model
+from keras_bert_flow.checks.models import check_prediction
 from tests.patience import PATIENCE_SECONDS
 from tests.prediction.models import save_classifier, save_masked_lm
 
@@ -131,18 +131,18 @@ def test_wrong_options_are_refused_in_a_line(folder, options, message):
 def test_output_with_the_ending_of_another_format_is_refused(tmp_path, name, asked_as, format, words):
     model = save_classifier(tmp_path)
     with pytest.raises(ValueError, match=words):
-        check_asked_model(model, asked_as, {}, [], tmp_path / name, format)
+        check_prediction(model, asked_as, {}, [], tmp_path / name, format)
 
 
 def test_endings_that_name_the_format_or_none_pass(tmp_path):
     model = save_classifier(tmp_path)
     for name in ("x.jsonl", "x.json", "x.txt", "x", "x.new", ".jsonl"):
-        check_asked_model(model, None, {}, [], tmp_path / name)
-    check_asked_model(model, None, {}, [], tmp_path / "x.tsv", "glue")
-    check_asked_model(model, "features", {}, [], tmp_path / "x.npz")
+        check_prediction(model, None, {}, [], tmp_path / name)
+    check_prediction(model, None, {}, [], tmp_path / "x.tsv", "glue")
+    check_prediction(model, "features", {}, [], tmp_path / "x.npz")
 
 
 def test_predictions_do_not_go_into_the_model(tmp_path):
     model = save_classifier(tmp_path)
     with pytest.raises(ValueError, match="must not be in a model or result that is read"):
-        check_asked_model(model, None, {}, [], model / "x.jsonl")
+        check_prediction(model, None, {}, [], model / "x.jsonl")
