@@ -72,6 +72,7 @@ class Alphabet:
         return [np.array([5 + ord(letter) - ord("a") for letter in text], np.int32) for text in texts]
 
 
+@pytest.mark.slow_on_tensorflow
 def test_an_epoch_is_a_pass_unless_it_is_given(model):
     examples = [TextExample("abc"[:number], label=str(number % 3)) for number in (1, 2, 3, 3, 1)]
     task = kbf.make_task("classification", labels=["0", "1", "2"])

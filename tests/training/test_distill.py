@@ -59,6 +59,7 @@ def test_student_comes_near_its_teacher(records, teacher, tmp_path, family, star
     assert metrics["masked_lm_loss"] < np.log(40) - 0.3  # 40 pieces
 
 
+@pytest.mark.slow
 def test_killed_distillation_ends_in_the_same_bits(records, teacher, tmp_path):
     config = make_config(total_steps=9)
     pretraining = config.pretraining.model_copy(update={"checkpoint_every_steps": 4, "log_every_steps": 4})

@@ -92,6 +92,7 @@ def chosen_of(output):
     return next(point for point in grid["points"] if point["name"] == grid["chosen"])
 
 
+@pytest.mark.slow
 def test_finished_points_are_not_trained_again(searched, told):
     seeds = ("seed-1", "seed-2")
     points = [f"rate-{rate}-batch-8-epochs-2/{seed}" for rate in (0.01, 0.03) for seed in seeds]

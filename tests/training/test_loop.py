@@ -140,6 +140,7 @@ def test_loop_stops_on_sigterm_and_goes_on(model, records, tmp_path):
     assert lines[2]["elapsed_seconds"] > lines[1]["elapsed_seconds"]
 
 
+@pytest.mark.any_backend
 def test_loop_goes_on_within_an_interval_that_an_earlier_version_saved(model, records, tmp_path):
     def stop(follow):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -27,6 +27,7 @@ def count_new_pages(mode):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks glibc")
+@pytest.mark.slow_on_tensorflow
 def test_second_array_meets_no_new_pages():
     # 64 MB are 15,625 pages of 4 KiB, or 31 of 2 MiB.
     assert count_new_pages("give_back") > 20

@@ -1,5 +1,7 @@
 """Pre-training opens the manifest and the vocabulary of its records once, between its check and its last step."""
 
+import pytest
+
 from keras_bert_flow.checks.stages import check_pretraining_stage
 from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.results.locks import holding_inputs
@@ -8,6 +10,7 @@ from tests.opened import counting_opens
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 
+@pytest.mark.any_backend
 def test_pretraining_opens_manifest_and_vocabulary_once(tmp_path):
     folder, output = write_tiny_records(tmp_path / "records"), tmp_path / "out"
     config = make_tiny_config(total_steps=2, warmup_steps=1)
