@@ -149,7 +149,7 @@ def test_tokenizer_refuses_pieces_without_specials():
 
 def test_tokenizer_imports_no_backend():
     text = "keras_bert_flow.text"
-    code = f"import sys, {text}.tokenizers.wordpiece, {text}.corpus.builtin, {text}.corpus.sentences\n"
+    code = f"import sys, {text}.tokenizers.wordpiece, {text}.corpus.builtin, {text}.corpus.documents\n"
     code += "sys.exit(bool({'keras', 'tensorflow', 'jax', 'torch', 'scipy', 'apache_beam'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
 
