@@ -1,4 +1,4 @@
-"""The steps from token ids to records: pool documents, and make masked instances."""
+"""From token ids to files of records: pool documents, make masked instances, and write shards."""
 
 import math
 import struct

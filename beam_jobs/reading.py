@@ -1,4 +1,4 @@
-"""Read a corpus as a collection of batches of documents; a worker reads whole files, one document at a time."""
+"""Read a corpus as batches of documents, one document at a time, and return small results of a pipeline."""
 
 import json
 import logging

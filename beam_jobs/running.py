@@ -1,4 +1,4 @@
-"""Run a Beam pipeline with the user's options, and turn a worker's error about the input into one line."""
+"""Run a Beam pipeline: its runner and worker processes, dead workers, leftovers, errors in one line."""
 
 import argparse
 import contextlib

@@ -1,4 +1,4 @@
-"""Access corpus files in cloud stores and on clusters."""
+"""Access corpus files and remote places in cloud stores and on clusters."""
 
 import importlib.util
 import io

@@ -1,4 +1,4 @@
-"""Register deployments on a Prefect server, so that runs can be started from its UI.
+"""Register deployments on a Prefect server, and run the matrix of a configuration as one flow.
 
 This creates a work pool, a deployment for each flow and configuration, and an automation that ends dead runs.
 """

@@ -1,4 +1,4 @@
-"""Run a Prefect server for the duration of one run, and check servers and ports.
+"""Run a Prefect server for one run, check servers and ports, and escape log messages.
 
 Prefect's own temporary server outlives a run that is killed with SIGKILL; a child of ours does not (see `guard.py`).
 """

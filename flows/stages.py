@@ -1,4 +1,4 @@
-"""Map each stage to the command that makes its folder, and run the command unless the folder exists.
+"""Map each stage to the command that makes its folder, run it unless the folder exists, and find folders.
 
 Nothing here depends on Prefect: the folders are the source of truth, and the same commands can be run by hand.
 """

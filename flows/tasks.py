@@ -1,4 +1,4 @@
-"""Prefect tasks of the stages: names, retries, cache and log lines.
+"""Prefect tasks of the stages: names, retries, cache, log lines and progress.
 
 Only its folder determines whether a stage must run. Prefect's cache reflects this: a key exists only while the folder
 is complete, so a deleted folder is made again, and a folder unknown to Prefect counts as cached.

@@ -1,4 +1,4 @@
-"""Run a trial of a hyperparameter search: the stages of a configuration up to the objective, as in `kbf run`.
+"""Run a trial of a hyperparameter search up to the objective, and keep the folder of the search.
 
 Nothing here depends on Prefect.
 """

@@ -1,4 +1,4 @@
-"""Tell runs that wait for a place in a work pool which runs they wait for, in the log on the page of each."""
+"""Runs that wait for a place in a work pool say for whom; runs whose processes were killed are marked."""
 
 import logging
 import os

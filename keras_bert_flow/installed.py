@@ -1,4 +1,4 @@
-"""Report the versions of this package, Python, Keras and the backends, without importing any of them."""
+"""What is installed: versions of this package, Keras and the backends, and the extras that are missing."""
 
 import importlib.util
 import json

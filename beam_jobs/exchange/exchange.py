@@ -1,4 +1,4 @@
-"""Interface of an exchange, through which data moves between the steps of a job."""
+"""Interface of an exchange, through which packed data moves between the steps of a job."""
 
 import pickle
 from abc import ABC, abstractmethod

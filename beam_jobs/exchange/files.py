@@ -1,4 +1,4 @@
-"""Exchange data through files, so that neither a worker nor the runner holds a whole collection.
+"""Exchange data through sorted files, so that neither a worker nor the runner holds a whole collection.
 
 A local runner keeps every collection between two steps in its memory and passes a worker its share in one piece. Here
 only the locations of the data are elements: an external merge sort, and chunks that any worker can read.

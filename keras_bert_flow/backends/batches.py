@@ -1,4 +1,4 @@
-"""Convert a Grain dataset to `tf.data` for `fit` on TensorFlow: batches of any width, without autotuning."""
+"""Convert a Grain dataset to `tf.data` on TensorFlow, and check batches on the host on every backend."""
 
 import copy
 import types

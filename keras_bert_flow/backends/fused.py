@@ -1,4 +1,4 @@
-"""Cross-entropy, KL divergence and argmax of many logits in few passes, for PyTorch on a CPU."""
+"""Fused cross-entropy, dropout and element-wise functions."""
 
 import functools
 import hashlib

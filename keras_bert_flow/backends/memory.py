@@ -1,4 +1,4 @@
-"""Keep freed memory in the process, so that the next training step reuses it."""
+"""Memory and processors: keep freed memory, measure the peak, and ask for determinism."""
 
 import ctypes
 import sys

@@ -1,4 +1,4 @@
-"""Fused AdamW steps: one pass over the weights, where Keras needs several."""
+"""Fused steps of AdamW and Muon: one pass over the weights, where Keras needs several."""
 
 import math
 from collections import defaultdict

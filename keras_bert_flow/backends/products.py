@@ -1,4 +1,4 @@
-"""Matrix products in a dtype for which the CPU is fast."""
+"""Matrix products in the dtype that is fast on the CPU, projections, and splitting into heads."""
 
 from collections.abc import Callable
 

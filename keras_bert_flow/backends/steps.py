@@ -1,4 +1,4 @@
-"""Predict and evaluate on JAX without detaching or donating the variables of a model.
+"""Predict and evaluate on JAX without donating variables, and count what is compiled.
 
 In Keras, `predict` and `evaluate` on JAX take the values out of the variables, donate them to each step, and put the
 results back at the end. A second thread finds the variables empty or their buffers deleted, and so does every later

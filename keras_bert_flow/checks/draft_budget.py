@@ -1,4 +1,4 @@
-"""Inspect a corpus: its size, its scripts, and how it is divided into lines and documents."""
+"""Inspect a corpus, and choose the size of a model and the length of its training for a time budget."""
 
 import os
 import unicodedata

@@ -1,4 +1,4 @@
-"""Inspect the columns of a table: which hold texts, which hold labels, and whether there is a header."""
+"""Inspect the columns of a table, and guess the kind of task in it."""
 
 import math
 import re

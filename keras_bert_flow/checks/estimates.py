@@ -1,4 +1,4 @@
-"""Estimate records, steps and time of a run from the sizes of its inputs, with the basis of each number."""
+"""Estimate records, steps, time and workers of a run from a sample of its text."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Findings of an examination: a verdict, a value and a remedy for each property, as text or as JSON."""
+"""Findings of an examination, as text or JSON, and the streaming statistics that they rest on."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Count the contents of pre-training records in batches, and check each record against its expected layout."""
+"""Count the contents of records, check each against the expected layout, and judge the counts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Check a whole run before its first stage starts."""
+"""Check a whole run before its first stage starts, with its distillation and its initial model."""
 
 from collections.abc import Sequence
 from dataclasses import fields

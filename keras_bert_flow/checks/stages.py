@@ -1,4 +1,4 @@
-"""Check the inputs of single stages of a run: paths, tables, vocabulary, packages, devices."""
+"""Check the inputs of single stages: text, tables, vocabulary, packages, devices."""
 
 import os
 import re

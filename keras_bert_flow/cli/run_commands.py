@@ -1,4 +1,4 @@
-"""The command that runs the whole pipeline.
+"""The command that runs the whole pipeline, and those that list and copy configurations.
 
 Its first line comes before anything heavy is imported.
 """

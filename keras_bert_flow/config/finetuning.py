@@ -1,4 +1,4 @@
-"""Section `finetuning`, and the grid in it."""
+"""Sections `finetuning`, `evaluation` and `task`."""
 
 import re
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Upper limits of settings, far beyond what anybody trains.
+"""Base class of all settings, and upper limits far beyond what anybody trains.
 
 A slip of the keyboard would otherwise take all memory, or a year.
 """

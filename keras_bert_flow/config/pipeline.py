@@ -1,4 +1,4 @@
-"""The whole configuration: all sections, and what must agree between them."""
+"""The whole configuration: all sections, `matrix` and `tuning`, and what must agree between them."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""Sections `pretraining` and `second_phase`."""
+"""Sections `model`, `pretraining`, `second_phase`, `distillation` and `distribution`, and what fine-tuning shares."""
 
 from typing import Annotated, Any, Literal
 

@@ -1,4 +1,4 @@
-"""Signal handlers: end a command on Ctrl-C, SIGTERM or SIGHUP with one line and an exit status, whatever it is doing.
+"""Signals and exit statuses: end a command with one line and a status on Ctrl-C, SIGTERM or SIGHUP.
 
 Ctrl-Z stops, and `fg` continues, a command together with its child processes, some of which have process groups of
 their own. The handlers raise no exception. An exception raised inside a C++ callback, as in the imports and compilers

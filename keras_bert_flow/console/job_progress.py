@@ -1,4 +1,4 @@
-"""Progress of a job that runs elsewhere: in worker processes of Apache Beam, or deep below the waiting command.
+"""Progress of a job in other processes, and how long a command has run and may still run.
 
 Workers append lines to a file that an environment variable names; the waiting command reads the new lines.
 """

@@ -1,4 +1,4 @@
-"""Escape untrusted text (names, labels, outputs of a model) for display: on a terminal, in a message, on a page."""
+"""What may be shown: untrusted text escaped for terminals and Markdown, hidden credentials, and tables."""
 
 import io
 import json

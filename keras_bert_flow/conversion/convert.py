@@ -1,4 +1,4 @@
-"""Convert a model to another format, without Keras; the result is read back and compared before publishing."""
+"""Convert a model to another format or shape without Keras; the result is read back and compared."""
 
 import json
 import math

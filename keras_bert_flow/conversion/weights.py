@@ -1,4 +1,4 @@
-"""Export a model's weights to Hugging Face's tensors, and import them."""
+"""Export a model's weights to Hugging Face's tensors, import them, and build models from them."""
 
 import logging
 from collections.abc import Collection

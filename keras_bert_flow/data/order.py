@@ -1,4 +1,4 @@
-"""Shuffle records in each epoch by a pseudorandom permutation, with random access and no list of indices in memory.
+"""Shuffle records by a pseudorandom permutation with random access, and mask them anew in each epoch.
 
 Source of the permutation: Black and Rogaway 2002, Ciphers with arbitrary finite domains, section 3 and figure 2 (a
 Feistel network on the next power of two, with cycle walking: an index beyond the records is permuted again).

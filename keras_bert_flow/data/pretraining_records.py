@@ -1,4 +1,4 @@
-"""Random access to the pre-training records of a published folder, whole or cut into shorter sequences."""
+"""Random access to pre-training records, whole or cut, with their tokenizer, and as text to show."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy

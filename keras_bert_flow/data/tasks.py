@@ -1,4 +1,4 @@
-"""Model inputs, labels and batched predictions for the features of a task."""
+"""Batches of a task for `model.fit`, grouped by length, and batched predictions."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial

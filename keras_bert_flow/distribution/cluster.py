@@ -1,4 +1,4 @@
-"""Interface of distributed training to devices and processes, implemented here for a single device.
+"""Interface of training on devices and processes, for a single one here, and noticing lost processes.
 
 The shards of a batch have different numbers of masked tokens, so the mean of their means would be a different loss. The
 file of each backend explains how it computes the loss of the whole batch.

@@ -1,4 +1,4 @@
-"""Distributed training on JAX with `keras.distribution`, in one or several processes.
+"""Distributed training on JAX with `keras.distribution`, and how weights are sharded.
 
 A batch is one sharded array and a step is one program, so losses, gradients, metrics and dropout masks equal those of a
 single device. Nothing has to be reweighted.

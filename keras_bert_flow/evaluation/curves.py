@@ -1,4 +1,4 @@
-"""Plot the losses of pre-training and fine-tuning over steps, as SVG for a page."""
+"""Figures as inline SVG: losses over steps, and scores as bars with intervals."""
 
 import io
 import math

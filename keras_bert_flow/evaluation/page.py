@@ -1,4 +1,4 @@
-"""Self-contained HTML pages: text is escaped here, and styles are inline."""
+"""Self-contained HTML pages, where text is escaped and styles are inline, and the costs of stages."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Read and encode evaluation examples, before the model is loaded."""
+"""Read and encode evaluation examples before the model is loaded, and write or score prediction files."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Write a run's report: one HTML file with the gain from pre-training, and everything behind it."""
+"""Write a run's report: results with the gain from pre-training, the data, and everything behind them."""
 
 import json
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Compute the results in `metrics.json` from the predictions of every run.
+"""Compute `metrics.json` from the predictions of every run: scores, intervals, comparisons, convergence.
 
 The format, with shares from 0 to 1, losses in nats and durations in seconds:
 

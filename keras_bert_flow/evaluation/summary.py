@@ -1,4 +1,4 @@
-"""Summary of the results: a verdict in one sentence, and a small table in text or Markdown."""
+"""Summary of the results: a verdict in one sentence, a small table, and the names of metrics."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Tables of a grid search over fine-tunings, as rows, plain text and Markdown."""
+"""Tables of a grid, of minimal pairs, of a label curve and of several runs, as text, Markdown and HTML."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

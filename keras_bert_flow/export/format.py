@@ -1,4 +1,4 @@
-"""Base class of serving formats (ONNX, SavedModel, LiteRT)."""
+"""Base class of serving formats (ONNX, SavedModel, LiteRT), and their registry."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping

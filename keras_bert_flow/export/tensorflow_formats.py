@@ -1,4 +1,4 @@
-"""SavedModel export, for TensorFlow and TensorFlow Serving."""
+"""Export to SavedModel, for TensorFlow Serving, and to LiteRT, for small devices."""
 
 import tempfile
 from pathlib import Path

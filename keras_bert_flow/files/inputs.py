@@ -1,4 +1,4 @@
-"""States of input files, held from their digest on, so that a result is made of the bytes that its key names.
+"""States of input files, held from their digest on, also of files that are still being downloaded.
 
 A content key holds digests of files that are read again later, some of them hours later. A state is what the system
 keeps about a file: device, inode, size, and the times of the last change. Any change of a file moves the time of its

@@ -1,4 +1,4 @@
-"""Check that an output can be created at its path, leaving nothing behind."""
+"""Check that an output can be created at its path, and explain the system's file errors in one line."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""Multi-head self-attention with a padding mask."""
+"""Multi-head self-attention with a padding mask, its projections, and packing of real tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

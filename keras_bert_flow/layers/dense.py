@@ -1,4 +1,4 @@
-"""Dense layer with cheaper gradients, with and without LoRA."""
+"""Dense layers with cheaper gradients and LoRA, dropout, activations, and the base class with an encoder shape."""
 
 import random
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Transformer encoder block: self-attention and feed-forward."""
+"""Transformer encoder block, rematerialisation, and grouping of the texts of a batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

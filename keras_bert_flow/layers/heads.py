@@ -1,4 +1,4 @@
-"""Layers of prediction heads: pooler, masked-LM transform, output bias, span scores."""
+"""Layers of heads: pooling, masked-LM transform, output bias, span scores, replaced-token detection."""
 
 import math
 from collections.abc import Mapping

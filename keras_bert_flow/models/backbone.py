@@ -1,4 +1,4 @@
-"""The BERT encoder (backbone) as a functional Keras model."""
+"""The encoder (backbone) as a functional Keras model: its blocks, and loading and saving of presets."""
 
 from collections.abc import Sequence
 from pathlib import Path

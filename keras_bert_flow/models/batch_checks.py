@@ -1,4 +1,4 @@
-"""Check the ids and labels of batches on the host, before a device reads them.
+"""Check ids and labels of batches on the host, and turn texts and class names into them.
 
 What a device does with an id that a table does not have differs: JAX returns NaN, TensorFlow takes the nearest, PyTorch
 raises or ends the process. Here it is the same one-line error on every backend, and no step waits for its device: only

@@ -1,4 +1,4 @@
-"""Default losses, metrics and optimizer of `compile()`."""
+"""Default losses, metrics and optimizer of `compile()`: fused AdamW with weights excluded from decay."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence

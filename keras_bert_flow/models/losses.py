@@ -1,4 +1,4 @@
-"""Losses and metrics that Keras lacks for these output shapes."""
+"""Losses and metrics that Keras lacks for these output shapes, for datasets with padding rows, and for pairs."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Score given tokens with a masked language model."""
+"""Functional models on a trained encoder: scores of given tokens, vocabulary logits, hidden features."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""How a model is saved in a model directory; importable without Keras."""
+"""How a model is saved in a model directory, and names of poolings; importable without Keras."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Save which layers and weights are frozen in the config of a model; Keras does not for custom constructors."""
+"""Which weights are trained: frozen layers, LoRA and quantised layers, also after saving and loading."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

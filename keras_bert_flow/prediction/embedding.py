@@ -1,4 +1,4 @@
-"""Sentence embedding: turn texts into vectors with any encoder."""
+"""Embeddings of texts and features of tokens with any encoder."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Read items from lines of text, and write predictions as JSON lines."""
+"""Read items from lines of text, and write predictions as JSON lines or arrays."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Load a model directory for prediction: with its fine-tuned task, or without any fine-tuning."""
+"""Load a model directory for prediction, with the task that its files determine."""
 
 import logging
 import tempfile

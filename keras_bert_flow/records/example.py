@@ -1,4 +1,4 @@
-"""Decode `tf.train.Example` from its wire format; `batches` encodes it.
+"""`tf.train.Example` of pre-training records: wire format, decoding, encoding in batches, and their schema.
 
 Field numbers are those of tensorflow/core/example/feature.proto and example.proto:
 Example{1: Features}, Features{1: entries of a map}, entry{1: name, 2: Feature},

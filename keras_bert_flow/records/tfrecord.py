@@ -1,4 +1,4 @@
-"""Write TFRecord files with an index of offsets, and read their records by random access, with checksums.
+"""Write TFRecord files, read them by random access with checksums, and check a folder of records before use.
 
 A record is: length (uint64), masked CRC of the length (uint32), data, masked CRC of the data (uint32), little-endian;
 the CRC is CRC-32C. Source: tensorflow/core/lib/io/record_writer.h.

@@ -1,4 +1,4 @@
-"""Find a result by key or folder, and list the chain of results that it was made from."""
+"""Find results by key, folder or configuration, their chain of sources, and the links to the newest ones."""
 
 import logging
 import os

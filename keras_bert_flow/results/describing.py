@@ -1,4 +1,4 @@
-"""Format results for people, as tables and trees, and for programs, as JSON-like values."""
+"""Format results for people and for programs, and compare their settings and scores."""
 
 import hashlib
 import json

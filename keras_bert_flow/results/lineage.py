@@ -1,4 +1,4 @@
-"""Find the results in a folder: whole, damaged, or left by an interrupted run."""
+"""Find the results in a folder (whole, damaged or unfinished), and which were made from which."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""File locks: one process at a time makes a result, and those that wait are told who holds the lock."""
+"""File locks, so that one process makes a result, and leases, which keep what running commands need from `gc`."""
 
 import fcntl
 import logging

@@ -1,4 +1,4 @@
-"""Manifests: `manifest.json` lists the content of a published folder, which is checked against it before use."""
+"""Manifests and costs: `manifest.json` lists a published folder's files, which are checked against it before use."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Publish a result once: build its folder, describe it in a manifest, and reuse it in later runs."""
+"""Publish a result once and reuse it in later runs; verify the published files that a stage reads."""
 
 import re
 import shutil

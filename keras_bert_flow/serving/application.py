@@ -1,4 +1,4 @@
-"""The HTTP application of a model: predictions, embeddings, health and metrics.
+"""The HTTP application of a model: predictions, embeddings, health, metrics, and limits of requests.
 
 `/v1/embeddings` has the shape of OpenAI's embeddings API, which vector databases and their clients speak:
 https://platform.openai.com/docs/api-reference/embeddings.

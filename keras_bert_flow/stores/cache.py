@@ -1,4 +1,4 @@
-"""Local cache of remote folders, limited in size; only folders that no process uses are evicted, LRU first.
+"""Local cache of remote folders: downloads in the background, checked by digest; the least recently used go first.
 
 Processes share the cache: a process that uses a folder holds a lock on it, which the system releases when the process
 dies.

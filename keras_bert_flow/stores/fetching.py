@@ -1,4 +1,4 @@
-"""Fetch remote folders to local paths: downloaded once, compared with their manifests, kept in the cache."""
+"""Fetch remote folders to local paths, whole or only their manifests; each is downloaded once and verified."""
 
 import hashlib
 from collections.abc import Sequence

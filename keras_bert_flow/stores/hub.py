@@ -1,4 +1,4 @@
-"""Download models from the Hugging Face Hub: hf://org/name, or hf://org/name@revision.
+"""Download models from the Hugging Face Hub (hf://org/name@revision), and upload them in one commit.
 
 This uses `huggingface_hub`, with its own cache (HF_HOME), offline mode (HF_HUB_OFFLINE) and credentials (HF_TOKEN).
 """

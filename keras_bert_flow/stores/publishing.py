@@ -1,4 +1,4 @@
-"""Build a result locally and publish it at a remote place; the manifest is uploaded last and marks it as complete.
+"""Build a result locally and publish it at a remote place, mirroring the unfinished work; the manifest goes last.
 
 Meanwhile its checkpoints are copied to `.work` at that place, so that another machine can resume the work.
 """

@@ -1,4 +1,4 @@
-"""Read and write the files of a remote folder through `fsspec`, with retries on transient errors."""
+"""Read and write files of a remote folder through `fsspec`: retries, and a deadline for the first answer."""
 
 import io
 import logging

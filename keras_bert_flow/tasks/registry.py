@@ -1,4 +1,4 @@
-"""Registry of tasks: create a task from its kind and its fields, which are plain values."""
+"""Registry of tasks: create a task from its kind and fields, or from the `task.json` of a model."""
 
 from dataclasses import fields
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Token masking: choose the tokens to predict and mask them. This is the only place where masks are made.
+"""Masking: choose tokens, words or spans to predict, and mask them. The only place where masks are made.
 
 The masking unit is a token, a word (google-research's whole-word masking) or a span of words (SpanBERT). Each token of
 a word is masked, replaced or kept on its own, as in google-research/bert; the tokens of a span share one draw.

@@ -1,4 +1,4 @@
-"""Lay out instances as rows of matrices, with special tokens and zero padding."""
+"""Rows of token ids: instances with special tokens and padding, their pool, and their random numbers."""
 
 import hashlib
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""The interface of a logger: one run on a tracking server, which is opened, gets lines of the log, and is closed."""
+"""The interface of a logger of a tracking server, and following the log of a run."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The Optuna study of a search, stored in a file so that a killed search resumes with the trial that was running."""
+"""Search spaces, and the Optuna study of a search, stored in a file so that a killed search resumes."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Read and write TensorFlow checkpoints, `PREFIX.index` and `PREFIX.data-00000-of-00001`, without TensorFlow.
+"""Read and write TensorFlow checkpoints (index table and data files) without TensorFlow.
 
 The index is a sorted table of Protocol Buffers: a header under the empty key, and for each tensor its type, shape,
 shard, offset and checksum. A partitioned variable has one entry that lists its slices, and one entry per slice.

@@ -1,4 +1,4 @@
-"""Base class of model formats."""
+"""Base class of model formats, the checkpoint that they exchange, and their registry."""
 
 import json
 from abc import ABC, abstractmethod

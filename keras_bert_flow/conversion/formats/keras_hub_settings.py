@@ -1,4 +1,4 @@
-"""Read the settings of a KerasHub preset as fields of Hugging Face's `config.json`."""
+"""Read and write the settings, objects and tokenizers of a KerasHub preset."""
 
 import json
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Read and write the weights of a KerasHub preset, by Hugging Face's tensor names."""
+"""Read and write the weights of a KerasHub preset, and check that a model fits one."""
 
 from collections.abc import Mapping
 from functools import partial

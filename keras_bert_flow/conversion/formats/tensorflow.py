@@ -1,4 +1,4 @@
-"""Checkpoints in the layout of google-research/bert: `bert_config.json`, a tensor bundle, `vocab.txt`.
+"""Checkpoints in the layout of google-research/bert: names, `bert_config.json`, a tensor bundle, `vocab.txt`.
 
 Reading and writing them does not need TensorFlow.
 """

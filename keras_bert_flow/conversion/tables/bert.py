@@ -1,4 +1,4 @@
-"""BERT's names in `transformers`.
+"""Hugging Face's names for BERT, RoBERTa, ELECTRA and DistilBERT.
 
 Source: transformers 5, models/bert/configuration_bert.py and modeling_bert.py.
 """

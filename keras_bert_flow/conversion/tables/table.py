@@ -1,4 +1,4 @@
-"""Base of the tables: Hugging Face's names for the settings and tensors of a family."""
+"""Base of the tables of Hugging Face's names for a family, and their registry."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field

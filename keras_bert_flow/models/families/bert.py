@@ -1,4 +1,4 @@
-"""BERT: learned position and segment embeddings, post-layer normalisation.
+"""BERT and the families that differ from it in a few settings: RoBERTa, ELECTRA and DistilBERT.
 
 Source: Devlin et al. 2019; arXiv:1810.04805.
 """

@@ -1,4 +1,4 @@
-"""Definition of an encoder family."""
+"""Definition of an encoder family, and the registry of families."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Multiple choice: select one of several texts."""
+"""Heads that choose: one of several texts, or the span that answers a question."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Base for models with named classes."""
+"""Heads with named classes or numbers for a text or its tokens: classifiers and the regressor."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

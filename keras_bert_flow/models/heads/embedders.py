@@ -1,4 +1,4 @@
-"""Text embeddings, whose cosine measures the similarity of texts."""
+"""Text embedders: of single texts, whose cosine measures similarity, and of pairs to train them."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Masked language model: the encoder with a masked-LM head."""
+"""Masked language model, and BERT's pre-training model with next-sentence prediction."""
 
 from dataclasses import replace
 from typing import Any

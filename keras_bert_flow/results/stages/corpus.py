@@ -1,4 +1,4 @@
-"""The stage that writes the built-in corpus and task to files."""
+"""The stage that writes the built-in corpus and task to files, and the function that publishes them."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Extractive question answering: predict the span of a context that answers a question, or that there is none."""
+"""Extractive question answering: windows of a context, and the span that answers, if any."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""Read questions with contexts and answers from SQuAD's JSON or JSON lines, and write answers as SQuAD does."""
+"""SQuAD: read its questions, score answers as its official script does, and write answers."""
 
 import json
 import re

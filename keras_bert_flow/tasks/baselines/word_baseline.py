@@ -1,4 +1,4 @@
-"""TF-IDF baseline: a linear model without a network, chosen by cross-validation on the training table."""
+"""TF-IDF baseline: features, a linear model chosen by cross-validation, and the limits of its work."""
 
 import logging
 import warnings

@@ -1,4 +1,4 @@
-"""Text classification: one of several classes for a text or a pair of texts."""
+"""Text classification and regression: a class or a number for a text or a pair of texts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Metrics of predictions against labels, for one run and over several runs."""
+"""Metrics of predictions against labels, for one run and over several, with counts of errors and shares of classes."""
 
 import statistics
 import warnings

@@ -1,4 +1,4 @@
-"""Base class of tasks: how examples are read, encoded, decoded and scored."""
+"""Base class of tasks: how examples are read, encoded, decoded, scored and matched with predictions."""
 
 import json
 from abc import ABC, abstractmethod

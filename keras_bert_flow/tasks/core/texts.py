@@ -1,4 +1,4 @@
-"""Read labelled examples of one or two texts, and encode them as sequences of tokens."""
+"""Read and encode examples of one or two texts, decode answers, and find cut and repeated texts."""
 
 import hashlib
 import unicodedata

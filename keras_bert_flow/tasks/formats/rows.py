@@ -1,4 +1,4 @@
-"""Read rows and columns of .tsv, .csv and .jsonl files, optionally .gz, and .parquet; errors name the row."""
+"""Read rows of .tsv, .csv, .jsonl and .parquet files in bounded memory; errors name the row."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Read a table of texts or text pairs with labels, from .tsv, .csv or .jsonl, optionally .gz, or .parquet."""
+"""Read a table of texts or text pairs with labels or scores, in GLUE's layouts as well."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""Read tagged sentences from CoNLL columns or JSON lines, and write predictions as CoNLL columns."""
+"""Read and write CoNLL columns, and score spans as conlleval does."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""A sentence as words, optionally with a tag for each."""
+"""Sentences as words with tags: splitting into words, and the schemes of tags."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence

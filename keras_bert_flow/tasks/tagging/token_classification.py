@@ -1,4 +1,4 @@
-"""Token classification: named entities, parts of speech, chunks."""
+"""Token classification (entities, parts of speech): windows of words, and tags aligned with tokens."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence

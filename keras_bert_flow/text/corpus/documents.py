@@ -1,4 +1,4 @@
-"""Read documents: separated by blank lines in `.txt`, one per line in `.jsonl`, one per row in `.parquet`."""
+"""Read documents: separated by blank lines in `.txt`, one per line in `.jsonl`; split them into sentences."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""Find and open corpus files, of any supported format and compression."""
+"""Find, open and decompress corpus files of any supported format, on this disk or elsewhere."""
 
 import bz2
 import glob

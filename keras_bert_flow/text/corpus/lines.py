@@ -1,4 +1,4 @@
-"""Read the texts of a corpus file one at a time, with their numbers: lines of text or JSON, rows of Parquet.
+"""Read the texts of a corpus file one at a time, with their numbers, and describe the text that is rejected.
 
 Every line and row, and its bytes, is counted once as read, and once as used, blank, or rejected for a reason, so that
 the totals add up.

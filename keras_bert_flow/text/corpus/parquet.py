@@ -1,4 +1,4 @@
-"""Read one text column of a Parquet file, a few rows at a time; it loads at least a page, usually a megabyte."""
+"""Read one text column of a Parquet file a few rows at a time, and column sizes from its footer."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Masked LM without pairs: fill sequences with text across the borders of sentences and documents.
+"""Masked LM without pairs: full sequences, and splitting long records into shorter ones.
 
 The documents of a pool are concatenated in the order of their digests (so at random), with [SEP] between two; copies
 follow one another like laps of a circle. The text is cut where a sequence is full. So no token is lost or occurs twice

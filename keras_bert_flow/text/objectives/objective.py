@@ -1,4 +1,4 @@
-"""Base class of pre-training objectives."""
+"""Base class of pre-training objectives, their lookup by name, and building instances with them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Tokenizers of other families, loaded from `tokenizer.json`: byte-level BPE, Unigram, or any other."""
+"""Tokenizers of other families, loaded from `tokenizer.json`, which is checked before it is used."""
 
 import base64
 import binascii

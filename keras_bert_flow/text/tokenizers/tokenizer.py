@@ -1,4 +1,4 @@
-"""Tokenizer interface used by tasks and models, for every family."""
+"""Tokenizer interface used by tasks and models, for every family, and token offsets in the original text."""
 
 import re
 from array import array

@@ -1,4 +1,4 @@
-"""Grid search over learning rates, epochs and batch sizes, selected on the dev table."""
+"""More than one fine-tuning: grid search, scores by number of labels, and random weights for comparison."""
 
 import gc
 import itertools

@@ -1,4 +1,4 @@
-"""Linear probing: fit a new head to the outputs of the frozen encoder, before fine-tuning both."""
+"""New heads: fitted to the frozen encoder by a linear probe, with labels in units that a head can learn."""
 
 import logging
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Read, check and encode the data files of a task."""
+"""Fetch, read, check and encode the data files of a task, and find the words of its labels."""
 
 import json
 import logging

@@ -1,4 +1,4 @@
-"""Fine-tuning runs on a task: each with a start and a seed, in its own folder."""
+"""Fine-tuning runs on a task, each in its own folder: batches in parts, early stopping, and model cards."""
 
 import json
 import logging

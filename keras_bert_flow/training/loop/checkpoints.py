@@ -1,4 +1,4 @@
-"""Atomic training checkpoints: save and restore the complete training state.
+"""Atomic training checkpoints: the newest ones to resume from, and the best one to publish.
 
 A checkpoint is a folder `step-00000500`: `state.safetensors` (weights, optimizer, dropout seeds) and
 `train_state.json` (step, identity of the run, digests of the state and of itself). It is written under another name,

@@ -1,4 +1,4 @@
-"""The training log `log.jsonl`: one line per interval, without gaps or repeats across restarts."""
+"""The training log `log.jsonl`, without gaps or repeats across restarts, and its TensorBoard events."""
 
 import json
 import os

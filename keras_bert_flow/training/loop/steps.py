@@ -1,4 +1,4 @@
-"""Callback list for the steps inside `fit`: count them, stop after any of them, call the user's callbacks."""
+"""Inside `fit`: count the steps, stop after any of them, average finite losses, keep a time limit."""
 
 import math
 from collections import deque

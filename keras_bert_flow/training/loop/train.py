@@ -1,4 +1,4 @@
-"""Training loop: `model.fit` for an interval of steps, then log, evaluate, save a checkpoint; resumable after any step.
+"""Training loop: `model.fit` for an interval of steps, then log, evaluate and save; with signals and user callbacks.
 
 The dataset is sliced at the step where an interval begins, so a resumed run reads exactly the remaining batches.
 Infinite data with `steps_per_epoch` keeps TensorFlow from running an extra step at the end.

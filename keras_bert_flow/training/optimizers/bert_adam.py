@@ -1,4 +1,4 @@
-"""BertAdam, the optimizer of the original BERT: Adam with decoupled weight decay and without bias correction."""
+"""BertAdam, LAMB and Muon, and the moments that they share."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""Create optimizers by name, with warm-up and decay of the learning rate."""
+"""Create optimizers by name, with warm-up and decay, and learning rates by layer."""
 
 from keras_bert_flow.models.defaults import EPSILON, make_adamw
 from keras_bert_flow.training.optimizers.bert_adam import BertAdam, Lamb, Muon

@@ -1,4 +1,4 @@
-"""Evaluate a pre-training model on held-out records, with sums over all predictions in float64 on every backend."""
+"""Evaluate on held-out records, with sums in float64 on every backend, and notice a plateau."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
