@@ -1,6 +1,4 @@
-"""Tell local paths from remote addresses such as gs://bucket/x, refuse the latter where they are unsupported, and hide
-the credentials in addresses that are shown or stored.
-"""
+"""Local paths and remote addresses such as gs://bucket/x, and folders that several users of a machine share."""
 
 import errno
 import os
