@@ -178,6 +178,14 @@ def test_light_modules_load_no_backend():
     assert done.returncode == 0, done.stderr
 
 
+def test_commands_are_loaded_without_what_takes_seconds():
+    """`kbf --help` loads the modules of all commands."""
+    heavy = [*BACKENDS, "apache_beam", "prefect", "sklearn", "scipy.stats", "pandas", "pyarrow", "matplotlib"]
+    code = f"import sys, keras_bert_flow.cli as cli; cli.app; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+    assert (done.stdout, done.stderr) == ("[]\n", "")
+
+
 @pytest.mark.parametrize(
     "path",
     [path for path in SOURCES if path.name == "__init__.py"],

@@ -56,6 +56,7 @@ def test_label_that_training_never_had(tmp_path):
 @pytest.mark.parametrize(
     "command", ["finetune --output o --task", "evaluate --task", "predict --input", "search --lines"]
 )
+@pytest.mark.first_form
 def test_folder_that_holds_models_is_no_model(tmp_path, inner, command):
     model = tmp_path / inner
     model.mkdir(parents=True)

@@ -149,6 +149,7 @@ def test_configs_are_listed(kbf):
     assert lines["tasks/cola"].strip() == "CoLA: is a sentence good English? Measured by Matthews' correlation."
 
 
+@pytest.mark.slow
 def test_configs_are_copied_and_never_overwritten(kbf, tmp_path: Path):
     (tmp_path / "folder").mkdir()
     for name, *target, copy in [

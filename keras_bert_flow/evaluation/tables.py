@@ -26,7 +26,6 @@ from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.results.describing import as_yaml, flatten
 from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.results.stages.evaluation import EVALUATION
-from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.tasks.core.metrics import summarise_runs
 from keras_bert_flow.tasks.core.task import Task
 
@@ -169,6 +168,9 @@ def build_label_curve(
     Raises:
         ValueError: the file is damaged.
     """
+    # scikit-learn, two seconds that comparing finished reports does without
+    from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
+
     path = finetuned / CURVE_FILE
     if not path.is_file():
         return None

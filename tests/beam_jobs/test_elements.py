@@ -41,7 +41,7 @@ def make_text(documents):
 
 
 @pytest.mark.parametrize("job", ["records", pytest.param("vocabulary", marks=pytest.mark.slow)])
-@pytest.mark.first_form
+@pytest.mark.slow
 def test_elements_do_not_grow_with_the_documents(job, count_elements, vocabulary_file, tmp_path):
     counts = []
     for documents in (100, 2000):

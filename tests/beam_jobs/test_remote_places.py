@@ -218,6 +218,7 @@ def test_a_worker_pool_needs_no_shared_folder(output, built, corpus, vocabulary_
     assert below(output) == read_folder(built)
 
 
+@pytest.mark.first_form
 def test_a_step_that_is_retried_finds_its_file_named(output):
     Store(output).write("attempts/x/train", b"records")
     for _ in range(2):

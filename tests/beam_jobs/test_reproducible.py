@@ -36,6 +36,7 @@ def test_records_have_the_same_bytes_under_replay_and_another_runner_and_from_a_
 
 
 @pytest.mark.parametrize("exchange", ["files", pytest.param("engine", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_records_have_the_same_bytes_with_two_workers(exchange, built, corpus, vocabulary_file, tmp_path):
     options = ["--direct_num_workers=2", "--direct_running_mode=multi_processing", f"--exchange={exchange}"]
     command = [sys.executable, "-m", "tests.beam_jobs.job", *corpus.input, vocabulary_file, tmp_path / "r", *options]

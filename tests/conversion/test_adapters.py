@@ -25,6 +25,7 @@ TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of u
 
 @pytest.mark.parametrize("kind", ["classification", "token_classification"])
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow_compiled
 def test_peft_computes_the_same(family, kind, tmp_path, recwarn):
     base = save_base(tmp_path / "base", family)
     ours = save_adapter(base, tmp_path / "adapter", kind)

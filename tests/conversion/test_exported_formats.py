@@ -46,6 +46,7 @@ def tagger(request, tmp_path_factory):
 
 
 @pytest.mark.first_form
+@pytest.mark.slow_on_tensorflow
 def test_exported_model_tags_as_transformers_does(tagger):
     model, exported, format = tagger
     description, run = json.loads((exported / "export.json").read_text()), load_exported(exported, format)
@@ -57,6 +58,7 @@ def test_exported_model_tags_as_transformers_does(tagger):
         np.testing.assert_allclose(found["logits"], wanted, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.first_form
 def test_texts_beyond_the_last_position_are_refused(tagger):
     run = load_exported(*tagger[1:])
     for length in (LONGEST, LONGEST + 1):
@@ -85,8 +87,7 @@ def has_int8_products() -> bool:
 
 
 @pytest.mark.parametrize("format", [name for name in WRITTEN if find_export_format(name).has_int8])
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.first_form
+@pytest.mark.slow
 def test_int8_is_smaller_and_predicts_the_same(format, tmp_path):
     model = save_kind("classification", tmp_path, hidden_dim=192, intermediate_dim=512)
     is_exact = format != "onnx" or has_int8_products()

@@ -47,12 +47,14 @@ def test_family_keeps_contract(tmp_path, family):
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="there it is a part of the contract")
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.slow_on_tensorflow
 def test_encoder_and_masked_lm_travel_both_ways(tmp_path, family):
     run_travel_test(family, tmp_path, FAMILIES[family])
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.slow_on_tensorflow
 def test_task_model_travels_both_ways(tmp_path, family, kind):
     case = CASES[kind]
     model = randomise(case.make(make_backbone(family, use_pooler=case.use_pooler)))
@@ -88,6 +90,7 @@ def test_a_head_of_a_task_goes_on_from_an_encoder(tmp_path, family):
         np.testing.assert_array_equal(weights[weight.path], keras.ops.convert_to_numpy(weight))
 
 
+@pytest.mark.slow_compiled
 def test_albert_travels_with_both_heads_of_pretraining(tmp_path):
     model, inputs = (
         randomise(kbf.BertPretrainer(make_backbone("albert", embedding_dim=9))),
@@ -149,6 +152,7 @@ def test_layers_of_albert_share_weights_by_groups(tmp_path, groups):
 
 
 @pytest.mark.parametrize("sharing", ["attention", "feed_forward"])
+@pytest.mark.slow_on_tensorflow
 def test_albert_that_shares_a_part_of_each_block_travels(tmp_path, sharing):
     model = randomise(make_backbone("albert", num_layers=3, num_groups=3, sharing=sharing))
     inputs, mask = make_ids(make_inputs()), make_inputs()["padding_mask"].astype(bool)
@@ -227,6 +231,7 @@ def test_roberta_without_a_position_for_a_token_is_refused(tmp_path):
         kbf.Backbone.from_preset(tmp_path)
 
 
+@pytest.mark.slow_compiled
 def test_released_roberta_counts_its_positions_from_2(tmp_path):
     config = transformers.RobertaConfig(
         vocab_size=50,

@@ -37,6 +37,8 @@ def read_tensors(folder):
 
 
 @pytest.mark.parametrize(("family", "task"), CASES)
+@pytest.mark.slow_compiled
+@pytest.mark.first_form
 def test_model_of_keras_hub_gives_the_same_here(tmp_path, family, task):
     theirs = hub.make_theirs(family, task)
     theirs.save_to_preset(str(tmp_path / "preset"))
@@ -60,6 +62,7 @@ def test_model_of_keras_hub_gives_the_same_here(tmp_path, family, task):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize(("family", "task"), hub.CASES)
+@pytest.mark.first_form
 def test_our_model_gives_the_same_there_and_comes_back(tmp_path, family, task):
     use_pooler = {"MaskedLM": False, "TextEmbedder": False, "TextClassifier": True}.get(task)
     backbone = kbf.Backbone(family, use_pooler=use_pooler, **SMALL | ARITHMETIC[family])

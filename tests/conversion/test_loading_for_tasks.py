@@ -62,6 +62,7 @@ def test_new_head_stands_on_the_encoder_of_a_pretrainer(pretrained, kind):
 
 
 @pytest.mark.parametrize("kind", TASK_HEADS)
+@pytest.mark.slow_on_tensorflow
 def test_task_model_round_trip(tmp_path, kind):
     model = make_task_model(kind)
     model.save_to_preset(tmp_path)
@@ -73,6 +74,7 @@ def test_task_model_round_trip(tmp_path, kind):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("kind", [kind for kind in TASK_HEADS if kind != "sentence_embedding"])
+@pytest.mark.first_form
 def test_head_of_another_task_is_not_taken(tmp_path, kind):
     for other in TASK_HEADS:
         if other != kind:

@@ -176,6 +176,7 @@ def test_broken_config_is_refused(folder, text):
         ({"hidden_dropout_prob": "x"}, "`hidden_dropout_prob` must be a number"),
     ],
 )
+@pytest.mark.any_backend
 def test_unfit_config_is_refused(folder, fields, message):
     edit_json(folder / "config.json", **fields)
     assert_one_line(lambda: BertBackbone.from_preset(folder), "config.json: ", message)

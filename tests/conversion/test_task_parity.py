@@ -125,6 +125,7 @@ def test_task_model_travels_from_transformers(tmp_path, kind):
             assert torch.equal(value, again[name]), name
 
 
+@pytest.mark.slow_compiled
 def test_transformers_trains_the_loss_of_its_problem(tmp_path):
     """What `transformers` computes as the loss is what `compile()` takes."""
     labels = {

@@ -67,6 +67,7 @@ def test_mean_of_real_tokens_is_classified(tmp_path, kind, pooling):
 
 @EVERY_POOLING
 @EVERY_KIND
+@pytest.mark.slow_on_tensorflow
 def test_pooling_comes_back_from_a_model_directory(tmp_path, kind, pooling):
     model, inputs = make_model(kind, pooling), make_task_inputs(kind)
     model.save_to_preset(tmp_path)
@@ -86,6 +87,7 @@ def test_only_the_mean_is_named_in_the_configuration(tmp_path):
 
 
 @pytest.mark.parametrize("head", [kbf.TextClassifier, kbf.MultiLabelClassifier, kbf.TextRegressor])
+@pytest.mark.slow_on_tensorflow
 def test_default_pooling_follows_the_backbone(tmp_path, head):
     names = {} if head is kbf.TextRegressor else {"labels": ["no", "yes"]}
     for use_pooler, pooling in ((True, "cls"), (False, "mean")):
@@ -105,6 +107,7 @@ def test_labels_count_the_classes():
 
 
 @pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "electra", "roberta"])
+@pytest.mark.any_backend
 def test_transformers_refuses_the_head_and_reads_the_encoder(tmp_path, family):
     model, inputs = make_model("classification", family=family), make_task_inputs("classification")
     model.save_to_preset(tmp_path / "model")

@@ -75,6 +75,7 @@ def test_process_that_waits_says_for_whom(meeting, monkeypatch, caplog):
         ((2, "done"), set()),
     ],
 )
+@pytest.mark.first_form
 def test_end_of_a_process_is_seen_by_those_connected_to_it(ends, expected):
     context = multiprocessing.get_context("spawn")
     barrier, shared, told = context.Barrier(3), context.Array("d", 3 * WIDTH), context.Manager().Queue()

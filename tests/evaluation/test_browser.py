@@ -39,6 +39,7 @@ def wide_report():
     )
 
 
+@pytest.mark.figures
 def test_tables_fit_a_desktop_and_no_page_scrolls_sideways(browser, tmp_path):
     report = wide_report()
     write_report(tmp_path / "report.html", report)

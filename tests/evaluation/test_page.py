@@ -2,6 +2,8 @@
 
 from html.parser import HTMLParser
 
+import pytest
+
 from keras_bert_flow.evaluation.curves import describe_panel, draw_panel, last_values, log_panels
 from keras_bert_flow.evaluation.page import details, figure, page, paragraph, section, shaded_table, table
 from tests.hostile_names import HOSTILE, hidden_in
@@ -49,6 +51,7 @@ def test_line_ends_and_joiners_stay():
     assert "<pre>a: 1\nb: \u06cc\u200c\u062e</pre>" in details("YAML", "a: 1\nb: \u06cc\u200c\u062e")
 
 
+@pytest.mark.figures
 def test_names_in_figures_are_escaped():
     curves = {f"{name.replace('/', '')}/1": [{"step": 1, "loss": 1.0}] for name in HOSTILE}
     curves |= {name.replace("/", ""): [{"step": 1, f"{name}_loss": 1.0}] for name in HOSTILE}

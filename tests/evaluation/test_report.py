@@ -147,6 +147,7 @@ def test_report_shows_every_part():
     assert "By accuracy on colours, the pre-trained model reaches" in page.text and "summed over 2 runs" in page.text
 
 
+@pytest.mark.figures
 def test_report_draws_the_losses():
     pytest.importorskip("matplotlib")
     html = render_report(full_report())
@@ -160,6 +161,7 @@ def test_report_draws_the_losses():
     assert all("currentColor" in text for text in re.findall(r"<text[^>]*>", html))
 
 
+@pytest.mark.figures
 def test_bars_have_the_models_and_their_intervals():
     pytest.importorskip("matplotlib")
     results = results_of([[0, 1, 2, 2], [0, 1, 2, 1]], [[0, 0, 0, 0], [0, 1, 1, 1]], times=3)
@@ -217,6 +219,7 @@ def test_losses_of_short_intervals_are_joined():
     assert loss.series[0].steps == (3, 6, 10) and loss.series[0].values[-1] == pytest.approx((3 * 4.0 + 50.0) / 4)
 
 
+@pytest.mark.figures
 def test_report_refers_to_nothing_outside():
     html = render_report(full_report())
     assert "http" not in html and "//" not in re.sub(r"\s//\s", "", html)
@@ -227,6 +230,7 @@ def test_report_refers_to_nothing_outside():
     assert not {"script", "link", "img", "iframe", "object", "base"} & set(page.tags)
 
 
+@pytest.mark.figures
 def test_report_is_the_same_bytes_twice(tmp_path):
     for name in ("a.html", "b.html"):
         write_report(tmp_path / name, full_report())
@@ -241,6 +245,7 @@ def test_report_is_the_same_bytes_twice(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html", "c.html"]
 
 
+@pytest.mark.figures
 def test_report_escapes_what_it_is_given():
     results = results_of([[0, 1, 2, 2]])
     results["task"] = {**results["task"], "name": HOSTILE, "labels": [HOSTILE, "b", "c"], "baseline": HOSTILE}
@@ -307,6 +312,7 @@ def test_report_needs_no_matplotlib(tmp_path):
     ]
 
 
+@pytest.mark.figures
 def test_drawing_leaves_matplotlib_as_it_was():
     matplotlib = pytest.importorskip("matplotlib")
     before = dict(matplotlib.rcParams)
@@ -323,6 +329,7 @@ def test_report_imports_no_training_library_and_matplotlib_late():
     assert done.stdout.decode().strip() == "[]"
 
 
+@pytest.mark.figures
 def test_figures_show_dollars_as_they_are():
     page = Page(render_report(replace(curves={"pretraining": [{"step": 1, "$\\x$ loss": 1.0}]})))
     assert page.text.count("$\\x$ loss") == 2  # legend and caption, and no formula

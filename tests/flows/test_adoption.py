@@ -79,6 +79,7 @@ def list_all(**settings) -> list[Adoption]:
     return list_adoptions(find_results("runs"), **settings)
 
 
+@pytest.mark.slow
 def test_every_stage_is_adopted_under_the_key_that_a_run_looks_for(earlier):
     config = settle_config("tiny.yaml")
     found = list_all()

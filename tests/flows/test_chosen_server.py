@@ -40,7 +40,7 @@ def ask(code, place, **variables):
         ),
     ],
 )
-@pytest.mark.first_form
+@pytest.mark.slow
 def test_server_is_found_wherever_it_is_set(tmp_path, file, content, variables):
     (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / file).write_text(content)

@@ -105,6 +105,7 @@ def test_run_says_why_its_server_does_not_start(start, tmp_path: Path):
     assert said.endswith(f"Its log: {home / SERVER_LOG}")
 
 
+@pytest.mark.slow
 def test_run_says_that_the_settings_of_prefect_cannot_be_read(start, tmp_path: Path):
     (tmp_path / "home").mkdir()
     (tmp_path / "home" / "profiles.toml").write_text("active = [")

@@ -89,6 +89,7 @@ LATER = {"state": {"state_details": {"scheduled_time": "2999-01-01T00:00:00Z"}}}
         ({}, None),
     ],
 )
+@pytest.mark.first_form
 def test_run_with_a_mistake_is_refused_before_it_is_created(asked, mistake, tiny_config: Path):
     folder, created, answers = tiny_config.parent, [], []
     own = {"config_path": "tiny.yaml", "backend": "torch", "steps": 4}

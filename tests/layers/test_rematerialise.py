@@ -33,7 +33,7 @@ def train_three_steps(is_rematerialised, dtype="float32"):
     ("dtype", "tolerance"),
     [("float32", 2e-6), pytest.param("mixed_bfloat16", 8e-3, marks=pytest.mark.any_backend)],
 )
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_three_steps_are_the_same_with_dropout(dtype, tolerance):
     kept, again = (train_three_steps(is_rematerialised, dtype) for is_rematerialised in (False, True))
     assert kept.keys() == again.keys()

@@ -71,6 +71,7 @@ def test_one_hot_labels_are_no_several_labels():
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_mean_learns_which_words_a_text_has():
     """Texts have words of one of two halves of the vocabulary; without the mean no loss is below that of 40 words."""
     keras.utils.set_random_seed(1)
@@ -114,6 +115,7 @@ def test_every_weight_is_trained_and_the_pretrainer_has_them():
     assert {v.path for v in model.pretrainer.weights} < {v.path for v in model.weights}
 
 
+@pytest.mark.slow_on_tensorflow
 def test_model_is_saved_and_loaded_with_its_pretrainer(tmp_path):
     model, inputs = make_pretrainer(weight=2.0), make_inputs(masks_per_sequence=3)
     model.save(tmp_path / "model.keras")

@@ -22,7 +22,7 @@ def test_classifier_logits_agree_with_numpy():
 
 
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.any_backend)])
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_classifier_learns_with_compile_defaults(dtype):
     keras.utils.set_random_seed(0)
     model = TextClassifier(BertBackbone(**SMALL | {"num_layers": 1}, dtype=dtype), num_classes=2)

@@ -133,6 +133,7 @@ def test_a_label_of_no_weight_does_not_hide_the_next():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="only TensorFlow distributes datasets")
+@pytest.mark.slow
 def test_distributed_datasets_are_trained_on():
     tensorflow = importlib.import_module("tensorflow")
     x, labels = make_task_inputs("classification"), make_task_labels("classification")

@@ -60,6 +60,7 @@ def test_multi_label_classifier_learns_words(rng):
     assert logs["accuracy"] > 0.95
 
 
+@pytest.mark.slow
 def test_token_classifier_learns_tags(rng):
     token_ids = rng.integers(0, 50, (TEXTS, LENGTH))
     tags = token_ids // 25
@@ -73,6 +74,7 @@ def test_token_classifier_learns_tags(rng):
     assert (said == token_ids // 25).mean() > 0.95
 
 
+@pytest.mark.slow
 def test_question_answerer_learns_spans(rng):
     token_ids = rng.integers(0, 30, (TEXTS, LENGTH))
     start, end = rng.integers(0, 3, TEXTS), rng.integers(3, LENGTH, TEXTS)
@@ -105,6 +107,7 @@ def test_pairs_learn_from_each_other(rng):
     assert cosines[same].mean() > cosines[~same].mean() + 0.3
 
 
+@pytest.mark.slow
 def test_pairs_learn_cosines(rng):
     first, second = rng.integers(0, 2, (2, TEXTS))
     words = np.stack([first, second], axis=1)[..., None] * 30 + rng.integers(0, 20, (TEXTS, 2, LENGTH))

@@ -36,6 +36,7 @@ def test_one_hot_labels_are_measured_like_ids(model):
     [keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1), "categorical_crossentropy"],
 )
 @pytest.mark.first_form
+@pytest.mark.slow_on_tensorflow
 def test_losses_of_keras_go_with_the_default_metrics(model, loss):
     model.compile(loss=loss)
     history = model.fit(X, ONE_HOT, validation_data=(X, ONE_HOT), verbose=0).history
@@ -72,7 +73,7 @@ class Alphabet:
         return [np.array([5 + ord(letter) - ord("a") for letter in text], np.int32) for text in texts]
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_an_epoch_is_a_pass_unless_it_is_given(model):
     examples = [TextExample("abc"[:number], label=str(number % 3)) for number in (1, 2, 3, 3, 1)]
     task = kbf.make_task("classification", labels=["0", "1", "2"])

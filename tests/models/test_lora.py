@@ -36,6 +36,7 @@ def ask(model):
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 @pytest.mark.any_backend
+@pytest.mark.first_form
 def test_only_lora_pooler_and_head_are_trained_and_saved_merged(family, tmp_path):
     model = make_classifier(family)
     before, first = read_weights(model), ask(model)
@@ -74,6 +75,7 @@ def test_merging_keeps_the_precision_of_frozen_weights(tmp_path):
         np.testing.assert_array_equal(after[path], value)
 
 
+@pytest.mark.slow_compiled
 def test_what_keras_enables_is_saved_too(tmp_path):
     model = make_classifier()
     adapted = [model.backbone.token_embedding, model.backbone.blocks[1].intermediate, model.get_layer("classifier")]
@@ -160,7 +162,6 @@ def test_weights_with_lora_load_with_and_without_it(tmp_path):
 
 
 @pytest.mark.any_backend
-@pytest.mark.slow_compiled
 def test_quantised_model_with_lora_is_loaded_as_it_was(tmp_path):
     model = make_classifier()
     enable_everywhere(model)

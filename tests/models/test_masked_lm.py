@@ -45,6 +45,7 @@ def test_masked_lm_default_loss_is_mean_over_real_predictions():
     assert logs["accuracy"] == pytest.approx(hits.sum() / 6, abs=1e-6)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_every_weight_of_a_masked_lm_is_trained():
     model = make_masked_lm(dropout_rate=0.0, attention_dropout_rate=0.0)
     model.compile(optimizer=keras.optimizers.SGD(0.1))
@@ -55,6 +56,7 @@ def test_every_weight_of_a_masked_lm_is_trained():
     assert [v.path for v, change in zip(model.weights, changed, strict=True) if not change] == []
 
 
+@pytest.mark.slow_on_tensorflow
 def test_masked_lm_config_round_trip():
     model = make_masked_lm(hidden_act="gelu_tanh")
     twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))

@@ -59,6 +59,7 @@ def test_pretrainer_default_loss_is_mean_over_real_predictions():
     assert logs["loss"] == pytest.approx(logs["mlm_loss"] + logs["nsp_loss"], abs=1e-5)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_pretrainer_filler_leaves_loss_unchanged():
     model = make_pretrainer()
     model.compile()

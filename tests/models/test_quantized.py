@@ -38,6 +38,7 @@ def _collect_no_garbage(monkeypatch):
     "kind",
     ["classification", *(pytest.param(kind, marks=pytest.mark.slow) for kind in CASES if kind != "classification")],
 )
+@pytest.mark.slow_compiled
 def test_every_product_is_quantised_and_loaded_again(kind, tmp_path):
     model = make_task_model(kind)
     inputs = make_task_inputs(kind)

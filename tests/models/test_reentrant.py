@@ -89,7 +89,9 @@ def test_calls_work_after_an_interrupt_at_any_moment(called, tmp_path, name):
                     called.calls[name]()
             except KeyboardInterrupt:
                 pass
-            except TypeError:  # an `except:` in trace_type_builder.py of TensorFlow makes this of an interrupt
+            # Of an interrupt an `except:` in TensorFlow's trace_type_builder.py makes the first; the second is made
+            # where it comes during a call of C that Python asked for, as of NumPy's `__array__`.
+            except (TypeError, SystemError):
                 assert has_rung
     finally:
         signal.signal(signal.SIGALRM, before)

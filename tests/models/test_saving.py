@@ -173,6 +173,7 @@ FREEZERS = {
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("frozen", FREEZERS)
+@pytest.mark.first_form
 def test_frozen_weights_stay_frozen_in_a_file(tmp_path, frozen):
     model, x, y, _ = make_task_case("classification")
     FREEZERS[frozen](model)

@@ -27,6 +27,7 @@ def cross_entropy(logits, labels):
 
 @pytest.mark.parametrize("kind", ["regression", "cosine_pairs"])
 @pytest.mark.parametrize("columns", [False, pytest.param(True, marks=pytest.mark.any_backend)])
+@pytest.mark.slow_compiled
 def test_numbers_have_the_weighted_squared_error(kind, columns):
     labels, weights = make_task_labels(kind), np.array([1, 3, 0.5, 0], "float32")
     outputs, logs = evaluate(kind, labels[:, None] if columns else labels, weights)
@@ -47,6 +48,7 @@ def test_labels_have_binary_cross_entropies():
 
 @pytest.mark.parametrize("ignored", [-1, pytest.param(-100, marks=pytest.mark.any_backend)])
 @pytest.mark.parametrize("weights", ["none", "tokens", "rows"])
+@pytest.mark.first_form
 def test_tags_are_weighted_by_token(ignored, weights):
     labels, mask = make_task_labels("token_classification"), make_task_inputs("token_classification")["padding_mask"]
     labels = np.where(mask, labels, ignored)
@@ -74,6 +76,7 @@ def test_spans_have_the_mean_of_both_cross_entropies():
     assert logs["loss"] == pytest.approx(sum(entropies.values()) / 2, abs=TOLERANCE)
 
 
+@pytest.mark.slow_compiled
 def test_choices_have_the_cross_entropy_of_the_right_one():
     labels = make_task_labels("multiple_choice")
     scores, logs = evaluate("multiple_choice", labels)

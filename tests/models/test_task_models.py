@@ -117,6 +117,7 @@ def test_task_model_refuses_a_backbone_that_does_not_fit(kind):
 
 @pytest.mark.parametrize("kind", TRAINED_KINDS)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.any_backend)])
+@pytest.mark.slow_on_tensorflow
 def test_step_with_defaults_lowers_the_loss_and_moves_every_weight(kind, dtype):
     model = make_task_model(kind, dtype=dtype, dropout_rate=0.0, attention_dropout_rate=0.0)
     for layer in model.layers:

@@ -56,6 +56,7 @@ def test_pairs_have_two_segments(model):
         np.testing.assert_array_equal(model.predict(form, verbose=0), wanted)
 
 
+@pytest.mark.slow_compiled
 def test_a_model_learns_from_texts_and_names(model):
     texts = ["a a b", "c c b"] * 8
     before = model.evaluate(texts, NAMES * 2, verbose=0)[0]

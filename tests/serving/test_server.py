@@ -213,6 +213,7 @@ def test_overloaded_it_refuses_and_killed_it_never_lies(folder):
     assert any(isinstance(each, type) for each in found)
 
 
+@pytest.mark.slow
 def test_terminated_it_answers_what_has_arrived(folder):
     server = Server(folder, "--only", "predict", "--max-waiting", "100000")
     with ThreadPoolExecutor(16) as pool:

@@ -103,6 +103,7 @@ ONE = ((6,), [3, 4, 6, 8, 6, 8, 9, 12])
     ("is_moved", "kills"),
     [(True, ONE), *(pytest.param(moved, MANY, marks=pytest.mark.slow) for moved in (True, False))],
 )
+@pytest.mark.slow
 def test_killed_run_goes_on_here_or_elsewhere(is_moved, kills, records, tmp_path, server, trouble):
     trouble.decide = lambda number, method, path: BUSY if number % 5 == 1 else None
     steps = []

@@ -220,8 +220,9 @@ def test_logits_of_another_task_are_refused():
 
 
 @needs_data
-@pytest.mark.parametrize(("name", "cased"), [("cased", True), ("uncased", False)])
-@pytest.mark.parametrize("sequence_length", [16, 64, 128])
+@pytest.mark.parametrize(
+    ("name", "cased", "sequence_length"), [("cased", True, 16), ("uncased", False, 64), ("cased", True, 128)]
+)
 def test_dutch_tags_survive_being_encoded_and_decoded(name, cased, sequence_length):
     tokenizer = WordPieceTokenizer.from_file(Path(DATA) / f"vocab/{name}_L-12_H-768_A-12.vocab.txt", cased=cased)
     task = TokenClassification()

@@ -24,6 +24,7 @@ def all_states(model):
     return {variable.path: np.array(keras.ops.convert_to_numpy(variable.value)) for variable in variables}
 
 
+@pytest.mark.slow_on_tensorflow
 def test_round_trip_brings_every_state_back_and_training_goes_on_alike(batches, tmp_path):
     model, losses, states = make_model(), [], {}
     checkpoints = Checkpoints(tmp_path / "checkpoints", IDENTITY, keep=9)

@@ -35,7 +35,7 @@ def finished(place, told):
 @pytest.mark.any_backend
 def test_finetune_reports_the_place_of_each_run(finished, told):
     places = {(line["run"], line["run_number"], line["run_count"], line["total_steps"]) for line in told}
-    assert places == {(run, number, 4, 12 * 10) for number, run in enumerate(RUNS, 1)}
+    assert places == {(run, number, 4, 12 * 5) for number, run in enumerate(RUNS, 1)}
     assert "run_number" not in read_log(finished / RUNS[0])[0]
 
 
@@ -56,7 +56,7 @@ def test_finetune_learns_what_can_be_separated(finished):
         assert log[-1]["dev_accuracy"] == 1.0
         assert log[-1]["dev_loss"] < 0.2 < log[0]["loss"]
         assert [line["step"] for line in log] == sorted({line["step"] for line in log})
-        assert log[-1]["step"] == 12 * 10  # epochs of 77 rows in batches of 8
+        assert log[-1]["step"] == 12 * 5  # epochs of 77 rows in batches of 16
 
 
 @pytest.mark.any_backend

@@ -74,6 +74,7 @@ def assert_steps_agree(start, ours, theirs):
 
 @PARTS
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.slow_on_tensorflow
 def test_steps_are_those_of_transformers(model, tmp_path, name, accumulate_batches):
     assert_steps_agree(*finetune_both(model, tmp_path, name, accumulate_batches=accumulate_batches))
 
@@ -81,6 +82,7 @@ def test_steps_are_those_of_transformers(model, tmp_path, name, accumulate_batch
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="a compiled step would keep its first masks")
 @PARTS
 @pytest.mark.parametrize("name", ["token_classification", "classification"])
+@pytest.mark.first_form
 def test_steps_are_those_of_transformers_with_the_same_masks(model, tmp_path, monkeypatch, name, accumulate_batches):
     ours, theirs = Draws(), Draws()
 

@@ -145,6 +145,7 @@ def test_score_of_the_table_is_that_of_the_published_model(place, searched):
         assert evaluate_model(config, searched / f"pretrained/seed-{run['seed']}/model")["accuracy"] == run["score"]
 
 
+@pytest.mark.slow
 def test_of_equals_the_cheapest_is_chosen_and_random_weights_learn_at_it(place):
     grid = {"learning_rate": [1e-30], "epochs": [2, 1], "batch_size": [32]}  # nothing moves, so all score the same
     output = finetune(make_task_config(place, grid=grid, seeds=(1,)), place / "model", place / "equals", silent)

@@ -52,6 +52,7 @@ def test_random_embeddings_are_not_published(records, tmp_path):
     assert not (tmp_path / "out" / "initial").exists()
 
 
+@pytest.mark.slow
 def test_it_is_fine_tuned_beside_the_others(trained, tmp_path):
     config = make_task_config(trained, **SETTINGS)
     finetune(config, trained / "pretrained" / "model", tmp_path / "out", ignore)

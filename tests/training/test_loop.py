@@ -76,6 +76,7 @@ def test_ends_of_intervals_of_a_long_run_are_counted_without_being_listed():
     assert Intervals(10**15, 1, 1, 1).count(10**15) == 10**15
 
 
+@pytest.mark.slow_on_tensorflow
 def test_loop_makes_exactly_the_steps_and_logs_each_border(model, records, tmp_path):
     lines, scored = [], []
 

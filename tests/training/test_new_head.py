@@ -15,6 +15,7 @@ pytestmark = pytest.mark.any_backend
 RELATIONS = ("contradiction", "entailment", "neutral")
 
 
+@pytest.mark.slow
 def test_command_replaces_the_head_for_other_classes(tmp_path):
     model = load_task_model("classification", write_tiny_model(tmp_path), labels=RELATIONS)
     save_model_directory(model, tmp_path / "mnli", tmp_path / "vocab.txt")

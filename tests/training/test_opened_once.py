@@ -11,6 +11,7 @@ from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 
 
 @pytest.mark.any_backend
+@pytest.mark.any_backend
 def test_pretraining_opens_manifest_and_vocabulary_once(tmp_path):
     folder, output = write_tiny_records(tmp_path / "records"), tmp_path / "out"
     config = make_tiny_config(total_steps=2, warmup_steps=1)

@@ -79,6 +79,7 @@ def schedule():
     ("layer_decay", "options"), [(1.0, {}), (0.5, {}), (1.0, {"epsilon": 0.1}), (1.0, {"token_embedding_factor": 0.3})]
 )
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow_on_tensorflow
 def test_optimizer_equals_plain_reference(kind, layer_decay, options):
     rng = np.random.default_rng(0)
     first = {name: rng.normal(size=shape).astype("float32") for name, shape in SHAPES.items()}
@@ -170,6 +171,7 @@ def test_these_weights_only_are_scaled_by_their_norm():
     assert {ratio for path, ratio in ratios.items() if path not in DECAYED} == {1.0}
 
 
+@pytest.mark.slow_compiled
 def test_lamb_moves_weights_that_are_0():
     model = make_model(make_optimizer("lamb", 0.1, clip_norm=None))
     moves = step_from(model, [np.zeros(variable.shape, "float32") for variable in model.trainable_variables], 0.01)

@@ -150,6 +150,7 @@ def without_times(folder):
     ]
 
 
+@pytest.mark.slow_compiled
 def test_published_folder_is_whole(records, finished):
     manifest = check_folder(finished, "pretraining")
     assert sorted(file.name for file in manifest.files) == [

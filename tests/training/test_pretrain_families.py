@@ -24,6 +24,7 @@ MARKS = {"albert": SLOW, "distilbert": SLOW, "electra": ANY, "roberta": SLOW}
 
 
 @pytest.mark.parametrize("family", [pytest.param(name, marks=MARKS.get(name, ())) for name in FAMILIES])
+@pytest.mark.slow
 def test_family_is_pretrained_and_fine_tuned(tmp_path, family):
     records = write_objective_records(tmp_path / "records", "mlm")
     settings = SETTINGS | {"optimizer": "muon", "output_bias": "unigram", "learning_rate": 0.01}

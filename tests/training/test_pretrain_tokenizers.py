@@ -57,6 +57,7 @@ def test_model_and_tokenizer_are_read_by_transformers(case, tmp_path):
     np.testing.assert_allclose([*found.values()], expected[[*found]], atol=1e-5)
 
 
+@pytest.mark.first_form
 def test_model_is_trained_further_on_records_of_its_tokenizer_alone(case, tmp_path):
     family, options, place = case
     config = configure(family, options)

@@ -37,6 +37,7 @@ def are_trained(place, output, model="same", **settings):
     return len(set(places)) < len(places) or any("random" in run for run, _ in places)
 
 
+@pytest.mark.slow
 def test_another_model_of_the_shape_takes_them(place, results, tmp_path):
     assert not are_trained(place, results / "second")
     assert are_trained(place, tmp_path / "alone")
@@ -68,6 +69,7 @@ def test_seeds_are_taken_one_by_one(place, results):
 @pytest.mark.parametrize(
     ("model", "settings"), [("other", {}), ("same", {"learning_rate": 0.002}), ("same", {"random_max_epochs": 2})]
 )
+@pytest.mark.first_form
 def test_what_decides_them_is_in_their_key(place, results, model, settings):
     name = f"{model}-{settings}"
     assert are_trained(place, results / name, model, seeds=(1,), **settings)
@@ -87,6 +89,7 @@ def test_damaged_ones_are_trained_again(place, results, tmp_path, caplog):
     assert "trained again, since those of" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_grid_is_taken_with_its_points(place, results):
     grid = {"learning_rate": [0.001, 0.002], "epochs": [1], "batch_size": [32]}
     assert are_trained(place, results / "grid", grid=grid, seeds=(1,))

@@ -178,6 +178,7 @@ def test_a_run_that_is_stopped_goes_on_and_ends_in_time(records, tmp_path, monke
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_runs_of_a_fine_tuning_share_its_time(place, tmp_path):
     settings = {"seeds": (1, 2), "epochs": 1000, "random_max_epochs": 1000, "random_patience_epochs": 1000}
     config = make_task_config(place, minutes=8 / 60, **settings)
@@ -196,9 +197,10 @@ def test_runs_of_a_fine_tuning_share_its_time(place, tmp_path):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize(("least", "steps"), [(3, 5), (25, 10)])  # the speed is known after 5; an epoch has 10
+@pytest.mark.first_form
 def test_a_run_without_time_takes_the_least_steps_and_says_so(place, tmp_path, monkeypatch, caplog, least, steps):
     monkeypatch.setattr(task_runs, "LEAST_STEPS", least)
-    config = make_task_config(place, minutes=1e-4, seeds=(1,), epochs=30, compare_random=False)
+    config = make_task_config(place, minutes=1e-4, batch_size=8, seeds=(1,), epochs=30, compare_random=False)
     folder = finetune(config, place / "model", tmp_path / "out", ignore) / "pretrained" / "seed-1"
     run, log = read_json_object(folder / "run.json"), read_log(folder)
     assert run["shortened"] == [steps, 300] and log[-1]["step"] == steps and "dev_accuracy" in log[-1]

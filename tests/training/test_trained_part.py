@@ -130,6 +130,7 @@ def test_random_weights_are_all_trained(place, tmp_path):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("name", sorted(CASES))
+@pytest.mark.first_form
 def test_every_kind_of_task_is_learnt_with_lora(name, tmp_path):
     model = write_tiny_model(tmp_path)
     (weights,), _ = finetune_case(model, tmp_path / "lora", name, **LORA)

@@ -8,8 +8,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 
 import numpy as np
-from scipy.stats import pearsonr, spearmanr
-from sklearn.metrics import confusion_matrix, f1_score
+import scipy  # its submodules are loaded when they are used
 
 METRICS = ("accuracy", "f1", "f1_positive", "matthews")  # with one class per example
 CORRELATIONS = ("pearson", "spearman")
@@ -32,6 +31,8 @@ def classification_metrics(labels: np.ndarray, predictions: np.ndarray, num_clas
     Raises:
         ValueError: the lengths differ, there are no examples, or an id is not a class.
     """
+    from sklearn.metrics import f1_score  # half a second, which most commands that import this module do without
+
     labels, predictions = _as_ids(labels, predictions, num_classes)
     with many_classes() if num_classes > len(labels) / 4 else nullcontext():
         f1 = float(f1_score(labels, predictions, average="macro", zero_division=0))
@@ -90,8 +91,8 @@ def regression_metrics(labels: np.ndarray, predictions: np.ndarray) -> dict[str,
     # is what such predictions say about the labels.
     constant = np.ptp(labels) == 0 or np.ptp(predictions) == 0
     return {
-        "pearson": 0.0 if constant else float(pearsonr(labels, predictions).statistic),
-        "spearman": 0.0 if constant else float(spearmanr(labels, predictions).statistic),
+        "pearson": 0.0 if constant else float(scipy.stats.pearsonr(labels, predictions).statistic),
+        "spearman": 0.0 if constant else float(scipy.stats.spearmanr(labels, predictions).statistic),
         "mse": float(np.mean((labels - predictions) ** 2)),
     }
 
@@ -133,6 +134,8 @@ def confusion(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> 
     Raises:
         ValueError: as for `classification_metrics`.
     """
+    from sklearn.metrics import confusion_matrix
+
     labels, predictions = _as_ids(labels, predictions, num_classes)
     return confusion_matrix(labels, predictions, labels=range(num_classes))
 
