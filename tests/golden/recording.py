@@ -28,7 +28,8 @@ MAX_SHOWN = 6
 ALL_STAGES: dict[str, Stage] = {**STAGES, "imported records": IMPORTED}
 HELP = (
     "Run `python -m tests.golden --record`: where the results are the same, it records the digests of the code. Where "
-    "they differ, raise `revision` of the stage in keras_bert_flow/stages/, note it in CHANGELOG.md, and run it again."
+    "they differ, raise `revision` of the stage in keras_bert_flow/results/stages/, note it in CHANGELOG.md, and run "
+    "it again."
 )
 
 
