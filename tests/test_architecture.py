@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,7 @@ def room_of(module: str) -> str:
     return parts[1] if parts[0] == "keras_bert_flow" and len(parts) > 1 else parts[0]
 
 
+@cache
 def imported_modules(path: Path) -> set[str]:
     """Return every module that a file imports, wherever in the file, with dots."""
     modules = set()
