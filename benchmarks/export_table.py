@@ -4,7 +4,7 @@
     python -m benchmarks.export_table --size base --kind classification
 
 A number is the largest difference between the outputs of the exported model in its runtime and those of the model in
-Keras, on the sentences of `keras_bert_flow/export/strings.py`. The weights are random.
+Keras, on the sentences of `keras_bert_flow/export/comparison.py`. The weights are random.
 """
 
 import argparse
@@ -16,8 +16,8 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
+from keras_bert_flow.export.comparison import SENTENCES
 from keras_bert_flow.export.format import FORMATS, find_export_format
-from keras_bert_flow.export.strings import SENTENCES
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
 from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary

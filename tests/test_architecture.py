@@ -1,8 +1,10 @@
 """Walk every import and fail on an edge that the design does not allow."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -178,6 +180,59 @@ def test_light_modules_load_no_backend():
         timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
+
+
+# Packages that a user may do without → in the names of the modules that need them to be imported.
+OPTIONAL = {
+    "jax": r"\.jax_",
+    "tensorflow": r"[._]tensorflow",
+    "tensorflow_text": r"\.tensorflow_strings$",
+    "torch": r"[._]torch",
+    "apache_beam": r"^beam_jobs\.",
+    "zstandard": r"^beam_jobs\.",
+    "prefect": r"^flows\.",
+    "httpx": r"^flows\.",
+    "fastapi": r"\.serving\.|^flows\.",
+    "uvicorn": r"\.serving\.|^flows\.",
+    "prometheus_client": r"\.serving\.",
+    "requests": r"\.hdfs$",
+    "mlflow": r"\.mlflow_run$",
+    "wandb": r"\.wandb_run$",
+    "optuna": r"\.tuning\.",
+    "onnx": r"\.onnx_",
+    "onnxruntime": r"\.onnx_",
+    "tf2onnx": r"\.onnx_tensorflow$",
+} | dict.fromkeys(["ai_edge_litert", "huggingface_hub", "keras_hub", "matplotlib", "pandas", "pyarrow"], "^$")
+
+
+def imported_at_once(node: ast.AST) -> Iterator[str]:
+    """Yield each module that is imported when a file is: not in a function, for types, or where it may be absent."""
+    if isinstance(node, ast.Import):
+        yield from (name.name for name in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        yield from (node.module, *(f"{node.module}.{name.name}" for name in node.names))
+    elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
+    elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Try):
+        for child in ast.iter_child_nodes(node):
+            yield from imported_at_once(child)
+
+
+def test_optional_packages_are_needed_by_the_modules_that_are_named_so():
+    """A user of one backend has no other, and `kbf export` needs nothing of a format that is not asked for."""
+    names = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in SOURCES}
+    arrows = {name: {*imported_at_once(ast.parse(path.read_bytes()))} for name, path in names.items()}
+
+    @cache
+    def needed(name: str) -> frozenset[str]:
+        """Return the packages of others that a module needs to be imported; files have no cycle."""
+        ours = {target for target in arrows[name] if target in arrows} - {name}
+        others = {target.partition(".")[0] for target in arrows[name] - ours}
+        return frozenset(others.union(*map(needed, ours)))
+
+    misplaced = {(name, package) for name in names for package in needed(name) & OPTIONAL.keys()}
+    assert not {(name, package) for name, package in misplaced if not re.search(OPTIONAL[package], name)}
+    assert {package for _, package in misplaced} >= {"jax", "tensorflow", "torch", "apache_beam", "prefect"}
 
 
 def test_commands_are_loaded_without_what_takes_seconds():

@@ -19,7 +19,6 @@ from keras_bert_flow.distribution.cluster import (
     check_kind,
     check_torch_processes,
 )
-from keras_bert_flow.distribution.jax_cluster import make_layout
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
 
@@ -92,7 +91,7 @@ def _count_parts(config: PipelineConfig) -> int:
 def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:
     import jax
 
-    from keras_bert_flow.distribution.jax_cluster import JaxCluster, join_processes
+    from keras_bert_flow.distribution.jax_cluster import JaxCluster, join_processes, make_layout
 
     join_processes()
     processes = jax.process_count()

@@ -75,7 +75,7 @@ def export_model(
         path = place / known.file
         _write(known, model, path, int8)
         if texts is not None:
-            from keras_bert_flow.export.strings import compare_strings
+            from keras_bert_flow.export.tensorflow_strings import compare_strings
 
             compare_strings(path, texts)
         note(LOADING, 0)

@@ -56,7 +56,7 @@ def write_saved_model(model: "ServedModel", path: Path) -> None:
     named = tf.function(lambda **inputs: function(inputs), autograph=False)
     signatures = {SIGNATURE: named.get_concrete_function(**specs)}
     if model.strings is not None:
-        from keras_bert_flow.export.strings import add_strings
+        from keras_bert_flow.export.tensorflow_strings import add_strings
 
         signatures |= add_strings(module, model.strings, function, model.inputs)
     module.signatures_ = signatures

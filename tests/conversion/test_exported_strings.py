@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from keras_bert_flow.export import strings
+from keras_bert_flow.export import tensorflow_strings as strings
 from keras_bert_flow.export.export_model import export_model
 from tests.oracles.exported_models import save_kind
 

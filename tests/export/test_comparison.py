@@ -7,12 +7,11 @@ import pytest
 
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.export import comparison, format
-from keras_bert_flow.export.comparison import make_batches
+from keras_bert_flow.export.comparison import SENTENCES, make_batches
 from keras_bert_flow.export.export_model import export_model
 from keras_bert_flow.export.format import ExportFormat
 from keras_bert_flow.export.request import check_max_changed
 from keras_bert_flow.export.served_model import load_served
-from keras_bert_flow.export.strings import SENTENCES
 from tests.oracles.exported_models import save_kind
 
 MODELS = []  # that the format below has written
