@@ -25,6 +25,7 @@ from tests.patience import PATIENCE_SECONDS, wait_until
 RNG = np.random.default_rng(3)
 TEXTS = [" ".join(RNG.choice(["a", "b", "c"], size)) for size in RNG.integers(1, 12, 200)]
 TOKEN = "a-token-of-twenty-on"
+AUTHORISED = {"authorization": f"Bearer {TOKEN}"}
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +41,10 @@ def folder(tmp_path_factory):
 
 
 class Server:
-    """A running `kbf serve-model`."""
+    """A running `kbf serve-model`, asked with its token."""
 
     def __init__(self, folder, *options, **environment):
+        environment = {"KBF_SERVE_TOKEN": TOKEN} | environment
         command = [sys.executable, "-m", "keras_bert_flow", "serve-model", str(folder), "--port", "0", *options]
         self.process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | environment
@@ -53,10 +55,14 @@ class Server:
         watchdog.cancel()
         assert self.address.startswith("http://127.0.0.1:"), self.process.communicate()[1][-2000:]
 
-    def post(self, path, content, **options):
-        return httpx.post(f"{self.address}{path}", json=content, timeout=PATIENCE_SECONDS, **options)
+    def post(self, path, content, headers=AUTHORISED):
+        return httpx.post(f"{self.address}{path}", json=content, timeout=PATIENCE_SECONDS, headers=headers)
 
-    def get(self, path, headers=None):
+    def send(self, path, body, **headers):
+        headers = AUTHORISED | {name.replace("_", "-"): value for name, value in headers.items()}
+        return httpx.post(f"{self.address}{path}", content=body, timeout=PATIENCE_SECONDS, headers=headers)
+
+    def get(self, path, headers=AUTHORISED):
         return httpx.get(f"{self.address}{path}", headers=headers, timeout=PATIENCE_SECONDS)
 
     def end(self, number=signal.SIGTERM):
@@ -143,15 +149,14 @@ def test_embeddings_are_those_of_an_embedder(server, folder):
     ],
 )
 def test_what_is_no_request_is_refused_in_one_line(server, path, content, status, line):
-    headers = {"content-type": "application/json"}
-    found = httpx.post(f"{server.address}{path}", content=content, headers=headers, timeout=PATIENCE_SECONDS)
+    found = server.send(path, content, content_type="application/json")
     error = found.json()["error"]
     assert (found.status_code, error["code"]) == (status, status)
     assert line in error["message"] and "\n" not in error["message"]
 
 
 def test_form_without_its_content_type_says_so(server):
-    found = httpx.post(f"{server.address}/predict", content=b'{"texts": ["a"]}', timeout=PATIENCE_SECONDS)
+    found = server.send("/predict", b'{"texts": ["a"]}')
     assert found.status_code in (200, 422)
     if found.status_code == 422:
         assert "application/json" in found.json()["error"]["message"]
@@ -159,26 +164,29 @@ def test_form_without_its_content_type_says_so(server):
 
 def test_every_text_has_an_answer(server):
     texts = ["", " ", "\u0000", "\ud83d\ude00", "a " * 5000, "\u202e\u0301", "[CLS] [MASK]"]
-    found = httpx.post(
-        f"{server.address}/predict", content=json.dumps({"texts": texts}), headers={"content-type": "application/json"}
-    )
+    found = server.send("/predict", json.dumps({"texts": texts}), content_type="application/json")
     assert found.status_code == 200 and len(found.json()["predictions"]) == len(texts)
 
 
-def test_health_needs_no_token_and_all_else_does(folder):
-    server = Server(folder, "--only", "embed", KBF_SERVE_TOKEN=TOKEN)
-    assert server.get("/health").json()["paths"] == ["/embed"]
+def test_health_needs_no_token_and_all_else_does(server):
+    assert server.get("/health", headers={}).status_code == 200
+    before = server.get("/metrics").text
     for headers in ({}, {"authorization": "Bearer wrong-token-of-twenty"}, {"authorization": TOKEN}):
         found = server.post("/embed", {"texts": ["a"]}, headers=headers)
         assert found.status_code == 401 and "Authorization: Bearer TOKEN" in found.json()["error"]["message"]
-    assert server.get("/metrics").status_code == 401
-    assert server.get("/any/other/path").status_code == 401
-    counted = server.get("/metrics", headers={"authorization": f"Bearer {TOKEN}"}).text
-    assert 'kbf_requests_total{path="/embed",status="401"} 3.0' in counted
-    assert 'kbf_requests_total{path="other",status="401"} 1.0' in counted
-    found = server.post("/embed", {"texts": ["a"]}, headers={"authorization": f"Bearer {TOKEN}"})
-    assert found.status_code == 200
-    assert server.post("/predict", {}, headers={"authorization": f"Bearer {TOKEN}"}).status_code == 404
+    assert server.get("/metrics", headers={}).status_code == 401
+    assert server.get("/any/other/path", headers={}).status_code == 401
+    counted = server.get("/metrics").text
+    for line in ('path="/embed",status="401"} 3.0', 'path="other",status="401"} 1.0'):
+        assert f"kbf_requests_total{{{line}" in counted and line not in before
+
+
+@pytest.mark.slow
+def test_only_what_is_asked_for_is_served(folder):
+    server = Server(folder, "--only", "embed")
+    assert server.get("/health").json()["paths"] == ["/embed"]
+    assert server.post("/embed", {"texts": ["a"]}).status_code == 200
+    assert server.post("/predict", {}).status_code == 404
     status, said = server.end(signal.SIGINT)
     assert status == 0 and "stopped; the requests that had arrived are answered" in said
 
