@@ -23,7 +23,7 @@ def write_table(path, count, seed):
 
 def make_task_config(place, dev="dev.tsv", **finetuning):
     settings = {
-        "batch_size": 16,
+        "batch_size": 8,
         "epochs": 12,  # at 8 one run of four has just begun to learn
         "sequence_length": 16,
         "learning_rate": 0.01,  # at 0.03 some runs stay with one class

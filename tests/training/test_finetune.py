@@ -20,6 +20,8 @@ from keras_bert_flow.training.finetuning.task_runs import describe_run
 from keras_bert_flow.training.loop.logs import read_log
 from tests.training.separable_task import RUNS, make_task_config, weights_of, write_table
 
+LARGER = {"batch_size": 16}  # half the steps of `finished` are enough to learn
+
 
 @pytest.fixture(scope="module")
 def told():
@@ -29,7 +31,7 @@ def told():
 
 @pytest.fixture(scope="module")
 def finished(place, told):
-    return finetune(make_task_config(place), place / "model", place / "finished", told.append)
+    return finetune(make_task_config(place, **LARGER), place / "model", place / "finished", told.append)
 
 
 @pytest.mark.any_backend
@@ -211,11 +213,11 @@ def test_finetune_goes_on_between_runs_and_a_seed_is_the_same_anywhere(place, fi
         if line["run"] == RUNS[1]:
             raise Killed
 
-    output, config = place / "killed", make_task_config(place, compare_random=False)
+    output, config = place / "killed", make_task_config(place, compare_random=False, **LARGER)
     with pytest.raises(Killed):
         finetune(config, place / "model", output, die_at_second)
     with pytest.raises(ValueError, match=r"another finetuning\.learning_rate \(0\.01, now 0\.04\)\. Undo"):
-        finetune(make_task_config(place, compare_random=False, learning_rate=0.04), place / "model", output)
+        finetune(make_task_config(place, compare_random=False, learning_rate=0.04, **LARGER), place / "model", output)
     lines = []
     finetune(config, place / "model", output, lines.append)
     assert {line["run"] for line in lines} == {RUNS[1]}
@@ -229,7 +231,7 @@ def test_finished_finetuning_returns_at_once(place, finished):
     def fail(line):
         raise AssertionError("trained again")
 
-    assert finetune(make_task_config(place), place / "model", finished, fail) == finished
+    assert finetune(make_task_config(place, **LARGER), place / "model", finished, fail) == finished
 
 
 def test_unknown_dev_label_is_one_line_with_file_and_row(place):

@@ -200,7 +200,7 @@ def test_runs_of_a_fine_tuning_share_its_time(place, tmp_path):
 @pytest.mark.first_form
 def test_a_run_without_time_takes_the_least_steps_and_says_so(place, tmp_path, monkeypatch, caplog, least, steps):
     monkeypatch.setattr(task_runs, "LEAST_STEPS", least)
-    config = make_task_config(place, minutes=1e-4, batch_size=8, seeds=(1,), epochs=30, compare_random=False)
+    config = make_task_config(place, minutes=1e-4, seeds=(1,), epochs=30, compare_random=False)
     folder = finetune(config, place / "model", tmp_path / "out", ignore) / "pretrained" / "seed-1"
     run, log = read_json_object(folder / "run.json"), read_log(folder)
     assert run["shortened"] == [steps, 300] and log[-1]["step"] == steps and "dev_accuracy" in log[-1]
