@@ -122,6 +122,11 @@ def check_backend(name: str) -> None:
         )
 
 
+def find_backend() -> str | None:
+    """Return the first backend that is installed; None if none is."""
+    return next((name for name in BACKENDS if importlib.util.find_spec(name)), None)
+
+
 def take_installed_backend() -> None:
     """Set $KERAS_BACKEND to an installed backend where Keras, about to be imported, would look for another.
 
@@ -130,7 +135,7 @@ def take_installed_backend() -> None:
     """
     if os.environ.get(KERAS_BACKEND) or importlib.util.find_spec(_read_keras_backend()) is not None:
         return
-    chosen = next((name for name in BACKENDS if importlib.util.find_spec(name)), None)
+    chosen = find_backend()
     if chosen is None:
         raise ImportError(
             f"Keras needs a backend. Received: none of {', '.join(BACKENDS)} is installed. "

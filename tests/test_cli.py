@@ -220,3 +220,22 @@ def test_waiting_threads_sleep_unless_the_user_says_otherwise(monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     choose_backend(PipelineConfig(), None)
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+def test_the_backend_is_one_that_is_installed_unless_one_is_asked_for(monkeypatch):
+    from keras_bert_flow import installed
+    from keras_bert_flow.cli.options import choose_backend, fix_backend
+    from keras_bert_flow.config.pipeline import PipelineConfig
+
+    here = {"torch", "tensorflow"}
+    monkeypatch.setattr(installed.importlib.util, "find_spec", lambda name: name if name in here else None)
+    for asked, configured, wanted in [(None, None, "tensorflow"), (None, "torch", "torch"), ("torch", None, "torch")]:
+        monkeypatch.setenv("KERAS_BACKEND", "")
+        assert fix_backend(asked, configured) == wanted
+    monkeypatch.setenv("KERAS_BACKEND", "")
+    here.remove("tensorflow")
+    assert choose_backend(PipelineConfig(), None).backend == "torch"
+    for settings, variable in [(PipelineConfig(backend="jax"), ""), (PipelineConfig(), "jax")]:
+        monkeypatch.setenv("KERAS_BACKEND", variable)
+        with pytest.raises(ValueError, match="Received: jax, which is not"):
+            choose_backend(settings, None)

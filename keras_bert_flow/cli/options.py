@@ -23,7 +23,7 @@ from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
 from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.files.paths import find_address, name_argument
-from keras_bert_flow.installed import BACKENDS, check_backend
+from keras_bert_flow.installed import BACKENDS, KERAS_BACKEND, check_backend, find_backend
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
 ConfigOrTask = Annotated[
@@ -37,7 +37,10 @@ OUTPUT_ANYWHERE = "New folder for the result, on a disk or at gs://, s3:// and t
 OutputAnywhere = Annotated[str, typer.Option("--output", help=OUTPUT_ANYWHERE)]
 Inputs = Annotated[list[str] | None, typer.Option("--input", help="File, folder or glob of text. Repeatable.")]
 ChosenBackend = Annotated[
-    str | None, typer.Option(help="jax, tensorflow or torch. Default: $KERAS_BACKEND, then the configuration.")
+    str | None,
+    typer.Option(
+        help="jax, tensorflow or torch. Default: $KERAS_BACKEND, then the configuration, then what is installed."
+    ),
 ]
 SkipBadInputs = Annotated[
     bool | None, typer.Option("--skip-bad-inputs", help="Skip and name files that cannot be read to their end.")
@@ -112,11 +115,11 @@ def require_file(config: Path | None, old: Path | None) -> Path:
 
 
 def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineConfig:
-    """Fix the backend before Keras is imported: --backend, else $KERAS_BACKEND, else the configuration.
+    """Fix the backend before Keras is imported: see `fix_backend`.
 
     Then `precision: auto` can be resolved, which depends on it; what it became is said on standard error.
     """
-    chosen = fix_backend(backend, settings.backend)
+    chosen = fix_backend(backend, settings.backend if "backend" in settings.model_fields_set else None)
     settings = settings.model_copy(update={"backend": chosen})
     resolved = resolve_precision(settings)
     for name in SECTIONS:
@@ -126,11 +129,14 @@ def choose_backend(settings: PipelineConfig, backend: str | None) -> PipelineCon
     return resolved
 
 
-def fix_backend(backend: str | None, default: str = PipelineConfig.model_fields["backend"].default) -> str:
-    """Fix the backend before Keras is imported, and return it: --backend, else $KERAS_BACKEND, else the default."""
-    chosen = backend or os.environ.get("KERAS_BACKEND") or default
+def fix_backend(backend: str | None, configured: str | None = None) -> str:
+    """Fix the backend before Keras is imported, and return it.
+
+    It is that of --backend, else of $KERAS_BACKEND, else of the configuration, else the first that is installed.
+    """
+    chosen = backend or os.environ.get(KERAS_BACKEND) or configured or find_backend() or BACKENDS[0]
     check_backend(chosen)
-    os.environ["KERAS_BACKEND"] = chosen
+    os.environ[KERAS_BACKEND] = chosen
     # Threads of PyTorch that wait for one another spin by default: with another busy process on the machine, each step
     # then waits for the scheduler, and takes five times as long.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
