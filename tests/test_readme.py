@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.oracles.tiny_records import write_tiny_records
 from tests.patience import PATIENCE_SECONDS
 
@@ -13,6 +15,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_documented_script_runs(tmp_path):
     page = (ROOT / "docs" / "python.md").read_text(encoding="utf-8")
     script = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]

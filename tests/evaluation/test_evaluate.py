@@ -194,6 +194,7 @@ def test_columns_are_written_beside_the_lines(make_folders, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["classification", "question_answering"])
+@pytest.mark.first_form
 def test_further_dev_files_are_measured_each_by_itself(kind, make_folders, tmp_path):
     folders = make_folders(kind)
     ending, training, _, count, official = FILES[kind]

@@ -99,6 +99,7 @@ def test_every_stage_is_adopted_under_the_key_that_a_run_looks_for(earlier):
     assert find_model("tiny.yaml").is_dir()
 
 
+@pytest.mark.slow
 def test_run_says_what_an_earlier_version_has_made(earlier, tmp_path):
     folder = tmp_path / "runs" / "pretraining" / earlier["pretraining"]
     command = ("python3", "-c", "raise SystemExit(2)")

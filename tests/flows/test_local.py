@@ -90,6 +90,7 @@ def test_flow_that_dies_shows_its_last_output():
     assert any("PYTHONHASHSEED" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_flow_that_fails_names_the_error():
     with pytest.raises(StageError, match=r"^The flow ended with status 1\. \w+: .*no_such_parameter"):
         run_flow({"no_such_parameter": 1}, {}, lambda line: None)

@@ -101,6 +101,7 @@ def test_second_phase_goes_on_from_the_first(runs: Path):
     assert "Each phase of pre-training must have its records. Received: 1 folder for 2 phases." in state.message
 
 
+@pytest.mark.slow
 def test_pretraining_goes_on_from_a_model_with_its_vocabulary(runs: Path):
     model = write_tiny_model(runs.parent / "initial")
     values = yaml.safe_load(Path("tiny.yaml").read_text()) | {"initial_model": "initial", "model": {}}

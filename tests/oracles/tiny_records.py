@@ -1,5 +1,7 @@
 """Write a small published folder of pre-training records, without Beam, and the configuration of a run on it."""
 
+from functools import cache
+
 import numpy as np
 
 from keras_bert_flow.config.loading import make_config
@@ -18,13 +20,11 @@ PAD, UNK, CLS, SEP, MASK = range(5)
 def write_tiny_records(folder, train=(13, 10), held_out=7, seed=0, vocabulary_size=VOCABULARY_SIZE, words=None):
     """Publish records of ragged lengths with one to three predictions; `train` counts the records of each file."""
     folder.mkdir(parents=True)
-    rng = np.random.default_rng(seed)
     files = []
-    for number, count in enumerate(train):
-        name = f"train-{number:05d}-of-{len(train):05d}.tfrecord"
-        files += write_tfrecords(folder / name, [_make_record(rng) for _ in range(count)])
-    name = "held_out-00000-of-00001.tfrecord"
-    files += write_tfrecords(folder / name, [_make_record(rng) for _ in range(held_out)])
+    *shards, last = _make_shards((*train, held_out), seed)
+    for number, records in enumerate(shards):
+        files += write_tfrecords(folder / f"train-{number:05d}-of-{len(train):05d}.tfrecord", records)
+    files += write_tfrecords(folder / "held_out-00000-of-00001.tfrecord", last)
     words = words or [f"word{number}" for number in range(5, vocabulary_size)]
     write_vocabulary(folder / "vocab.txt", [*SPECIAL_PIECES, *words])
     config = {
@@ -37,6 +37,13 @@ def write_tiny_records(folder, train=(13, 10), held_out=7, seed=0, vocabulary_si
     }
     write_manifest(folder, "records", f"tiny-{seed}", config, {}, {}, files)
     return folder
+
+
+@cache
+def _make_shards(counts, seed):
+    """Return the records of each shard, which tests ask for a thousand times."""
+    rng = np.random.default_rng(seed)
+    return [[_make_record(rng) for _ in range(count)] for count in counts]
 
 
 def make_tiny_config(model=None, **pretraining):

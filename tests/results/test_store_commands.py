@@ -26,6 +26,7 @@ def test_list_and_show_and_compare(store):
     assert_refused(kbf("runs", "show", "x", "--runs", store), "not in", "kbf runs list")
 
 
+@pytest.mark.slow
 def test_gc_asks_and_removes_what_it_said(store):
     arguments = ("runs", "gc", store, "--older-than", "0s")
     assert_refused(kbf("runs", "gc", store), "--older-than", "--keep-last")

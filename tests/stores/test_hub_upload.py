@@ -56,6 +56,7 @@ def test_what_is_sent_is_what_is_fetched(hub, model, tmp_path):
     assert status == 0, error
 
 
+@pytest.mark.slow
 def test_earlier_model_is_replaced_as_a_whole(hub, model):
     there = hub.models["tiny/made"] = hub.home / "tiny" / "made"
     there.mkdir(parents=True)
@@ -86,6 +87,7 @@ def test_dry_run_needs_no_token_and_asks_nothing(hub, model):
         (["tiny/made", "--license=Apache 2.0"], {}, "such as apache-2.0. Received: 'Apache 2.0'"),
     ],
 )
+@pytest.mark.first_form
 def test_what_cannot_be_sent_is_refused_before_the_hub_is_asked(hub, model, arguments, environment, words):
     assert_refused(push(hub, model, *arguments, **environment), words)
     assert not hub.asked
@@ -98,6 +100,7 @@ def test_what_cannot_be_sent_is_refused_before_the_hub_is_asked(hub, model, argu
         ("model.safetensors", "cut", "model.safetensors"),
     ],
 )
+@pytest.mark.first_form
 def test_model_that_is_not_whole_is_refused_before_the_hub_is_asked(hub, model, tmp_path, name, content, words):
     shutil.copytree(model, tmp_path / "model")
     (tmp_path / "model" / name).write_text(content)

@@ -117,6 +117,7 @@ def test_labels_equal_one_versus_rest_of_scikit_learn():
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.first_form
 def test_kinds_that_label_texts_have_the_baseline(name):
     case = make_case(name)
     found = answer_from_words(case.task, case.training, {"dev": case.dev, "other": case.dev[:7]})

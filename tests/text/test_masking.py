@@ -210,6 +210,7 @@ def kind_of(replaced, original):
     return np.where(replaced == MASK, "hidden", np.where(replaced == original, "kept", "changed"))
 
 
+@pytest.mark.slow
 def test_span_masking_has_one_draw_for_a_span():
     # Spans of 15 % of 200 tokens touch now and then: runs are then two spans, and need not be of one kind. Text of
     # one-piece words cut by [SEP] after every tenth word keeps most of them apart.

@@ -40,6 +40,14 @@ def teacher(records):
     return pretrain(make_config(), records, records.parent / "teacher", lambda line: None) / "model"
 
 
+@pytest.fixture(scope="module")
+def untrained(records):
+    config = make_config()
+    pretraining = config.pretraining.model_copy(update={"total_steps": 1, "warmup_steps": 1})
+    config = config.model_copy(update={"pretraining": pretraining})
+    return pretrain(config, records, records.parent / "untrained", lambda line: None) / "model"
+
+
 @pytest.mark.parametrize(
     ("family", "start"), [("distilbert", "teacher"), pytest.param("bert", "random", marks=pytest.mark.slow)]
 )
@@ -86,23 +94,23 @@ def test_killed_distillation_ends_in_the_same_bits(records, teacher, tmp_path):
     assert first == second
 
 
-def test_key_goes_by_teacher_and_settings(records, teacher, tmp_path):
-    key = distillation_key(make_config(), records, teacher)
-    assert key == distillation_key(make_config(teacher="elsewhere"), records, teacher)
+def test_key_goes_by_teacher_and_settings(records, untrained, tmp_path):
+    key = distillation_key(make_config(), records, untrained)
+    assert key == distillation_key(make_config(teacher="elsewhere"), records, untrained)
     others = [
         make_config(temperature=3.0),
         make_config("bert"),
         make_config(total_steps=41),
         make_config(start="random"),
     ]
-    assert len({key, *(distillation_key(config, records, teacher) for config in others)}) == 5
+    assert len({key, *(distillation_key(config, records, untrained) for config in others)}) == 5
     watched = make_config()
     pretraining = watched.pretraining.model_copy(update={"log_every_steps": 3})
-    assert key == distillation_key(watched.model_copy(update={"pretraining": pretraining}), records, teacher)
+    assert key == distillation_key(watched.model_copy(update={"pretraining": pretraining}), records, untrained)
 
 
-def test_what_cannot_be_is_refused_before_work(records, teacher, tmp_path):
-    def check(config, teacher=teacher):
+def test_what_cannot_be_is_refused_before_work(records, untrained, tmp_path):
+    def check(config, teacher=untrained):
         check_distillation_stage(config, records, teacher, tmp_path / "out")
 
     check(make_config())
@@ -112,7 +120,7 @@ def test_what_cannot_be_is_refused_before_work(records, teacher, tmp_path):
     deep = make_config().distillation.student.model_copy(update={"num_layers": 3})
     with pytest.raises(ValueError, match="Received: 3 blocks for 2 layers"):
         check(make_config(student=deep))
-    kbf.Backbone.from_preset(teacher).save_to_preset(tmp_path / "bare", vocabulary_path=records / "vocab.txt")
+    kbf.Backbone.from_preset(untrained).save_to_preset(tmp_path / "bare", vocabulary_path=records / "vocab.txt")
     with pytest.raises(ValueError, match="must have a masked-LM head"):
         check(make_config(), tmp_path / "bare")
     with pytest.raises(ValueError, match="There must be a section `distillation`"):
@@ -120,7 +128,7 @@ def test_what_cannot_be_is_refused_before_work(records, teacher, tmp_path):
     others = write_objective_records(tmp_path / "others", "mlm")
     pieces = (others / "vocab.txt").read_text().replace("word7", "other7")
     (teacher_of_others := tmp_path / "teacher").mkdir()
-    for path in teacher.iterdir():
+    for path in untrained.iterdir():
         (teacher_of_others / path.name).write_bytes(path.read_bytes())
     (teacher_of_others / "vocab.txt").write_text(pieces)
     (teacher_of_others / "tokenizer.json").unlink()

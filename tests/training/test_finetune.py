@@ -130,6 +130,7 @@ def test_texts_that_are_cut_are_logged_counted_and_in_the_card(place, finished, 
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_word_baseline_of_the_card_is_that_of_the_report(place, tmp_path):
     rng = np.random.default_rng(4)
     for name, rows in (("train", 60), ("dev", 41)):  # most labels by the first word, the others at random
@@ -188,6 +189,7 @@ def test_finetune_slows_layers_by_depth(place, tmp_path, optimizer):
 
 
 @pytest.mark.any_backend
+@pytest.mark.slow
 def test_finetune_starts_a_new_head_for_other_classes(place, finished, tmp_path):
     model = finished / "pretrained" / "seed-1" / "model"
     table = tmp_path / "three.tsv"

@@ -75,6 +75,7 @@ def assert_steps_agree(start, ours, theirs):
 @PARTS
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.slow_on_tensorflow
+@pytest.mark.first_form
 def test_steps_are_those_of_transformers(model, tmp_path, name, accumulate_batches):
     assert_steps_agree(*finetune_both(model, tmp_path, name, accumulate_batches=accumulate_batches))
 

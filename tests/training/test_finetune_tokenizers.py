@@ -21,6 +21,7 @@ ITEMS = {
 
 @pytest.mark.parametrize("make", [make_byte_level, make_unigram])
 @pytest.mark.parametrize("kind", ITEMS)
+@pytest.mark.first_form
 def test_model_with_another_tokenizer_is_fine_tuned_and_asked(tmp_path, kind, make):
     tokenizer, model = LoadedTokenizer(make().to_str()), tmp_path / "model"
     backbone = kbf.BertBackbone(vocabulary_size=tokenizer.vocabulary_size, **TINY, max_positions=64)

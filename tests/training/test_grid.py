@@ -101,6 +101,7 @@ def test_finished_points_are_not_trained_again(searched, told):
     assert set(places.values()) == {6}
 
 
+@pytest.mark.slow
 def test_command_finds_the_grid_and_prints_its_table(place, searched, capsys):
     values = config_of(place).model_dump(mode="json", include={"task", "finetuning"})
     (place / "task.yaml").write_text(json.dumps(values))  # JSON is YAML
@@ -109,6 +110,7 @@ def test_command_finds_the_grid_and_prints_its_table(place, searched, capsys):
     assert capsys.readouterr().out == f"{grid_text(read_grid(searched))}\n{searched}\n"
 
 
+@pytest.mark.slow
 def test_table_holds_what_the_logs_say_and_the_highest_mean_is_chosen(searched):
     grid = read_grid(searched)
     assert (grid["kind"], grid["main_metric"]) == ("classification", "accuracy")
@@ -126,6 +128,7 @@ def test_table_holds_what_the_logs_say_and_the_highest_mean_is_chosen(searched):
     assert chosen_of(searched)["score"]["mean"] == max(means) > means[0]
 
 
+@pytest.mark.slow
 def test_chosen_models_are_those_of_the_settings_without_a_grid(place, searched):
     rate, name = (chosen_of(searched)[field] for field in ("learning_rate", "name"))
     chosen = SETTINGS | {"grid": None, "learning_rate": rate, "epochs": 2, "batch_size": 8, "seeds": (2,)}
@@ -139,6 +142,7 @@ def test_chosen_models_are_those_of_the_settings_without_a_grid(place, searched)
     assert files[0] <= files[1]
 
 
+@pytest.mark.slow
 def test_score_of_the_table_is_that_of_the_published_model(place, searched):
     config = config_of(place)
     for run in chosen_of(searched)["runs"]:

@@ -103,6 +103,7 @@ def unmoved(monkeypatch):
 @EVERY_POOLING
 @pytest.mark.parametrize("name", ["two", "three"])
 @pytest.mark.any_backend
+@pytest.mark.first_form
 def test_classes_have_the_probabilities_of_scikit_learn(tmp_path, name, pooling):
     model, features = make_probed(name, pooling, tmp_path)
     vectors, labels = pool_with_transformers(tmp_path / "probed", features, pooling), features.labels["logits"]
@@ -127,6 +128,7 @@ def test_numbers_are_those_of_ridge_regression(tmp_path, pooling):
 
 @pytest.mark.any_backend
 @EVERY_POOLING
+@pytest.mark.first_form
 def test_labels_have_a_logistic_regression_each(tmp_path, pooling):
     model, features = make_probed("multi_label", pooling, tmp_path)
     vectors, labels = pool_with_transformers(tmp_path / "probed", features, pooling), features.labels["logits"]
@@ -219,6 +221,7 @@ def fits(monkeypatch):
 @pytest.mark.usefixtures("unmoved")
 @pytest.mark.parametrize("name", ["two_classes", pytest.param("regression", marks=pytest.mark.any_backend)])
 @pytest.mark.any_backend
+@pytest.mark.first_form
 def test_run_begins_with_the_probe(tmp_path, fits, name):
     """At a rate of almost 0 the published head is the one that was fitted; seed 2 comes on a used classifier."""
     model, settings = write_tiny_model(tmp_path), {"learning_rate": 1e-12, "epochs": 1, "head_start": "probe"}

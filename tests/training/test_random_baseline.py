@@ -75,12 +75,14 @@ def test_what_decides_them_is_in_their_key(place, results, model, settings):
     assert are_trained(place, results / name, model, seeds=(1,), **settings)
 
 
+@pytest.mark.slow
 def test_another_table_is_in_their_key(place, results):
     table = (place / "dev.tsv").read_text().splitlines(keepends=True)
     (place / "shorter.tsv").write_text("".join(table[:-1]))
     assert are_trained(place, results / "shorter", dev="shorter.tsv", seeds=(1,))
 
 
+@pytest.mark.slow
 def test_damaged_ones_are_trained_again(place, results, tmp_path, caplog):
     shutil.copytree(results / "first", tmp_path / "results/first")
     weights = tmp_path / "results/first/random/seed-1/model/model.safetensors"

@@ -231,6 +231,7 @@ def compare_with_google(corpus, sequence_length, short_fraction, passes):
 
 
 @pytest.mark.parametrize(("sequence_length", "short_fraction"), [(32, 0.1), (64, 0.5), (128, 0.0)])
+@pytest.mark.first_form
 def test_pairs_are_distributed_as_google_makes_them(sequence_length, short_fraction):
     compare_with_google(synthetic_corpus(seed=3), sequence_length, short_fraction, passes=60)
 
