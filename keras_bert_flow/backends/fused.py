@@ -2,12 +2,14 @@
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.captured import is_recording
 from keras_bert_flow.backends.values import Tensor
 
 
@@ -24,6 +26,8 @@ def best_classes(logits: Tensor) -> Tensor:
     """Return the argmax of each row of logits, the first of ties; NumPy is far faster than PyTorch here."""
     import torch
 
+    if is_recording():
+        return logits.argmax(-1)
     return torch.from_numpy(logits.detach().numpy().argmax(axis=-1))
 
 
@@ -155,23 +159,41 @@ def _drop_in_torch(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
 
     if inputs.device.type == "meta":
         return torch.empty_like(inputs)
-    draws = torch.compiler.disable(_draw_in_torch)(inputs.shape, inputs.device, seed)
+    draw = _draw_as_one if is_recording() else torch.compiler.disable(_draw_in_torch)
+    draws = draw(list(inputs.shape), seed)
     mask = torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device)
     torch.ge(draws, dropped - STEPS // 2, out=mask)
     # Two products: a mask of 1.111 would be rounded to 1.109 in bfloat16, which biases all values.
     return (inputs * mask) * (STEPS / (STEPS - dropped))
 
 
-def _draw_in_torch(shape: Any, device: Any, seed: Tensor) -> Tensor:
-    """Return random 16-bit integers, int16."""
+def _draw_in_torch(shape: list[int], seed: Tensor) -> Tensor:
+    """Return random 16-bit integers, int16, on the device of the seed."""
     import torch
 
     # The CPU generator takes a 32-bit seed, which must depend on both words of ours.
     digest = hashlib.blake2b(str(seed.tolist()).encode(), digest_size=4).digest()
-    generator = torch.Generator(device)
+    generator, count = torch.Generator(seed.device), math.prod(shape)
     generator.manual_seed(int.from_bytes(digest, "little"))
-    numbers = torch.empty((shape.numel() + 3) // 4, dtype=torch.int64, device=device)
-    return numbers.random_(-(2**63), None, generator=generator).view(torch.int16)[: shape.numel()].view(shape)
+    numbers = torch.empty((count + 3) // 4, dtype=torch.int64, device=seed.device)
+    return numbers.random_(-(2**63), None, generator=generator).view(torch.int16)[:count].view(shape)
+
+
+def _make_draw() -> Any:
+    """Return `_draw_in_torch` as one operation, which looks at the seed when it runs and not when it is recorded."""
+    if keras.backend.backend() != "torch":
+        return None
+    import torch
+
+    def draw(shape: list[int], seed: torch.Tensor) -> torch.Tensor:
+        return _draw_in_torch(shape, seed)
+
+    operation = torch.library.custom_op("keras_bert_flow::draw", draw, mutates_args=())
+    operation.register_fake(lambda shape, seed: torch.empty(shape, dtype=torch.int16, device=seed.device))
+    return operation
+
+
+_draw_as_one = _make_draw()
 
 
 drop_values = _drop_in_torch if keras.backend.backend() == "torch" else fuse(_drop_by_hash)

@@ -130,3 +130,10 @@ def split_heads(fused: Tensor, length: int, num_heads: int, head_dim: int) -> tu
     The last axis of `fused` is ordered (heads, 3, head_dim).
     """
     return _split_heads(fused, length, num_heads, head_dim)
+
+
+def one_hot(ids: Tensor, classes: int, dtype: str) -> Tensor:
+    """Return one-hot vectors, (..., classes); PyTorch's own function looks at the ids, for which a device is waited."""
+    if keras.backend.backend() != "torch":
+        return ops.one_hot(ids, classes, dtype=dtype)
+    return ops.cast(ids[..., None] == ops.arange(classes, dtype=ids.dtype), dtype)

@@ -6,6 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.captured import is_recording
 from keras_bert_flow.backends.values import Tensor
 
 GROUPS = 4  # groups of rows for attention
@@ -13,8 +14,8 @@ GROUPS = 4  # groups of rows for attention
 
 def is_packable(padding_mask: Tensor) -> bool:
     """Return whether a batch has padding that can be skipped: only PyTorch on a CPU, which compiles no shapes."""
-    if keras.backend.backend() != "torch" or padding_mask.device.type != "cpu":
-        return False  # the other backends compile shapes, and an accelerator would wait to count the tokens
+    if keras.backend.backend() != "torch" or padding_mask.device.type != "cpu" or is_recording():
+        return False  # what is compiled or recorded has a shape, and an accelerator would wait to count the tokens
     return not bool(ops.all(ops.cast(padding_mask, "bool")))
 
 

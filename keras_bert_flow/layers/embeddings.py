@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.products import matmul
+from keras_bert_flow.backends.products import matmul, one_hot
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.dense import ShapedLayer, truncated_normal
 from keras_bert_flow.layers.shape import EncoderShape
@@ -69,7 +69,7 @@ class BertEmbeddings(ShapedLayer):
         if self.shape.num_segments == 1:  # all tokens belong to it, whichever text they are from
             segment_ids = ops.zeros_like(segment_ids)
         # (batch, length, segments)
-        segments = ops.one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
+        segments = one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
         return matmul(segments, self.segment_embedding)
 
     def compute_output_shape(self, token_embeddings_shape: Shape, segment_ids_shape: Shape | None = None) -> Shape:

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.products import matmul
+from keras_bert_flow.backends.products import matmul, one_hot
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.layers.dense import ShapedLayer, get_activation
@@ -26,8 +26,8 @@ def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
     Returns:
         float, (batch, picks, hidden).
     """
-    one_hot = ops.one_hot(positions, ops.shape(sequence)[1], dtype=sequence.dtype)  # (batch, picks, length)
-    return matmul(one_hot, sequence)
+    places = one_hot(positions, ops.shape(sequence)[1], sequence.dtype)  # (batch, picks, length)
+    return matmul(places, sequence)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -251,7 +251,7 @@ class ReplaceTokens(keras.layers.Layer):
         logits = ops.stop_gradient(ops.reshape(logits, (-1, logits.shape[-1])))
         drawn = ops.reshape(draw_classes(logits, ops.reshape(draws, (-1,))), ops.shape(mask_positions))
         # (batch, masks_per_sequence, length)
-        places = ops.one_hot(mask_positions, ops.shape(token_ids)[1], dtype="int32")
+        places = one_hot(mask_positions, ops.shape(token_ids)[1], dtype="int32")
         places = places * ops.cast(mask_positions > 0, "int32")[..., None]
         is_masked = ops.max(places, axis=1) > 0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import keras
 
+from keras_bert_flow.backends.captured import CapturedStep
 from keras_bert_flow.backends.steps import StatelessLoops, keeping_grad_mode, make_test_function
 
 
@@ -20,7 +21,8 @@ class ReentrantModel(keras.Model):
     Not an `abc.ABC`, because Keras instantiates every class between `keras.Model` and a model to insert `Functional`.
     """
 
-    test_function: Any  # set by Keras
+    train_function: Any  # set by Keras, as the next one
+    test_function: Any
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -83,6 +85,16 @@ class ReentrantModel(keras.Model):
                 if keras.backend.backend() == "tensorflow":
                     self.train_function = self.test_function = self.predict_function = None
                 raise
+
+    def make_train_function(self, force: bool = False) -> None:
+        """With `jit_compile=True` on PyTorch, record the step instead of compiling Python; see `CapturedStep`."""
+        if keras.backend.backend() != "torch" or self.run_eagerly or not self.jit_compile:
+            super().make_train_function(force)
+        elif force or self.train_function is None:
+            self.train_function = CapturedStep(self)
+
+    def _should_torch_compile(self) -> bool:
+        return False  # asked by Keras on PyTorch: hundreds of fragments, recompiled for minutes
 
     def make_test_function(self, force: bool = False) -> None:
         if self._loops is None:
