@@ -14,6 +14,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def make_steps(arguments: argparse.Namespace) -> dict[str, tuple[Callable[[int],
     }
     config = make_config(arguments, "bert", {}, distillation={"student": student, "batch_size": arguments.batch_size})
     small, large = (
-        kbf.MaskedLM(kbf.Backbone(part.family, use_pooler=False, **shape.describe()))
+        kbf.MaskedLM(kbf.Backbone(part.family, use_pooler=False, **asdict(shape)))
         for part in (config.distillation.student, config.model)
         for shape in [resolve_shape(part, arguments.vocabulary_size)]
     )

@@ -20,27 +20,24 @@ def main() -> None:
     handle_signals()
     atexit.register(ignore_signals)  # registered first, so it runs last
     open_streams()
+    status: str | int | None = None
     if sys.argv[1:] == ["--version"]:  # before the commands are imported, which takes seconds
         from keras_bert_flow.installed import describe_versions
 
         sys.stdout.write(f"{describe_versions()}\n")
-        sys.exit(_tell_lost(None))
-    sys.excepthook = show_exception
-    from keras_bert_flow.cli import main as run
+    else:
+        sys.excepthook = show_exception
+        from keras_bert_flow.cli import main as run
 
-    try:
-        run()
-    except SystemExit as end:
-        sys.exit(_tell_lost(end.code))
-    sys.exit(_tell_lost(None))
-
-
-def _tell_lost(status: str | int | None) -> str | int | None:
-    """Return the status of the command, of a user's error if what it printed is lost, and say so."""
-    if status or not is_output_lost():
-        return status
-    sys.stderr.write("kbf: Standard output must be open. Received: none, so what was printed is lost. Add >/dev/null\n")
-    return interrupts.USER_ERROR
+        try:
+            run()
+        except SystemExit as end:
+            status = end.code
+    if not status and is_output_lost():
+        status = interrupts.USER_ERROR
+        lost = "kbf: Standard output must be open. Received: none, so what was printed is lost. Add >/dev/null\n"
+        sys.stderr.write(lost)
+    sys.exit(status)
 
 
 if __name__ == "__main__":

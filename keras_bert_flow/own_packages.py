@@ -43,8 +43,10 @@ def check_packages() -> None:
         ValueError: another package of that name comes first on the search path, or has overwritten ours.
     """
     for name in PACKAGES:
-        found = importlib.util.find_spec(name)
-        if not _is_own(name, found.origin if found else None):
+        own, found = ROOT / name / "__init__.py", importlib.util.find_spec(name)
+        origin = found.origin if found else None
+        is_there = origin is not None and os.path.isfile(origin) and own.is_file() and os.path.samefile(origin, own)
+        if not is_there or PROJECT not in own.read_text(encoding="utf-8", errors="replace"):
             places = [found.origin, *(found.submodule_search_locations or ())] if found else []
             place = next(filter(None, places), "none")
             raise ValueError(
@@ -57,11 +59,3 @@ def _is_installed() -> bool:
     """Return whether the project is in site-packages, which `PYTHONPATH` would put before everything else."""
     places = (*site.getsitepackages(), site.getusersitepackages())
     return any(os.path.isdir(place) and os.path.samefile(place, ROOT) for place in places)
-
-
-def _is_own(name: str, origin: str | None) -> bool:
-    """Return whether a package is in the same folder as this one and has not been overwritten."""
-    own = ROOT / name / "__init__.py"
-    if origin is None or not os.path.isfile(origin) or not own.is_file() or not os.path.samefile(origin, own):
-        return False
-    return PROJECT in own.read_text(encoding="utf-8", errors="replace")

@@ -44,18 +44,18 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 # Dense projection of the last axis, with a custom gradient on JAX.
 
 
-def _plainly(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-    outputs = matmul(inputs, kernel)
-    return outputs if bias is None else ops.add(outputs, bias)
+def _with_jax_gradient(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Give `project` its gradient on JAX.
 
-
-def _make_projection() -> Callable[..., Tensor]:
-    """Return the projection function of the backend."""
+    The default kernel gradient of JAX is the transpose of (outputs, rows) by (rows, inputs). For it XLA copies the
+    gradient of the outputs in each layer, and the product is slower on a CPU. The bias gradient is a product with ones:
+    XLA would fuse a sum with everything that led to the gradient of the outputs, and so compute that twice.
+    """
     if keras.backend.backend() != "jax":
-        return _plainly
+        return plain
     import jax
 
-    project = jax.custom_vjp(_plainly)
+    project = jax.custom_vjp(plain)
 
     def remember(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> tuple[Tensor, tuple]:
         return project(inputs, kernel, bias), (inputs, kernel, bias)
@@ -78,35 +78,23 @@ def _make_projection() -> Callable[..., Tensor]:
     return lambda *tensors: project(*(None if tensor is None else ops.convert_to_tensor(tensor) for tensor in tensors))
 
 
-_project = _make_projection()
-
-
+@_with_jax_gradient
 def project(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the product of (..., inputs) and (inputs, outputs), plus a bias unless it is None.
-
-    The default kernel gradient of JAX is the transpose of (outputs, rows) by (rows, inputs). For it XLA copies the
-    gradient of the outputs in each layer, and the product is slower on a CPU. The bias gradient is a product with ones:
-    XLA would fuse a sum with everything that led to the gradient of the outputs, and so compute that twice.
-    """
-    return _project(inputs, kernel, bias)
+    """Return the product of (..., inputs) and (inputs, outputs), plus a bias unless it is None."""
+    outputs = matmul(inputs, kernel)
+    return outputs if bias is None else ops.add(outputs, bias)
 
 
 # Split a fused query-key-value projection into attention heads.
 
 
-def _split(fused: Tensor, length: int, num_heads: int, head_dim: int) -> tuple[Tensor, ...]:
-    # One transpose, then contiguous parts: TensorFlow pads the gradient of a slice with zeros.
-    fused = ops.reshape(fused, (-1, length, num_heads, 3, head_dim))
-    return tuple(ops.unstack(ops.transpose(fused, (3, 0, 2, 1, 4))))
-
-
-def _make_split() -> Callable[..., tuple[Tensor, ...]]:
-    """Return the split function; on JAX with a custom gradient, since JAX also pads that of a slice with zeros."""
+def _with_jax_merge(plain: Callable[..., tuple[Tensor, ...]]) -> Callable[..., tuple[Tensor, ...]]:
+    """Give `split_heads` its gradient on JAX, which pads that of a slice with zeros."""
     if keras.backend.backend() != "jax":
-        return _split
+        return plain
     import jax
 
-    split = jax.custom_vjp(_split, nondiff_argnums=(1, 2, 3))
+    split = jax.custom_vjp(plain, nondiff_argnums=(1, 2, 3))
 
     def remember(fused: Tensor, *sizes: int) -> tuple[tuple[Tensor, ...], None]:
         return split(fused, *sizes), None
@@ -121,15 +109,15 @@ def _make_split() -> Callable[..., tuple[Tensor, ...]]:
     return lambda fused, *sizes: split(ops.convert_to_tensor(fused), *sizes)
 
 
-_split_heads = _make_split()
-
-
+@_with_jax_merge
 def split_heads(fused: Tensor, length: int, num_heads: int, head_dim: int) -> tuple[Tensor, ...]:
     """Split (batch, length, 3 hidden) into query, key and value, each (batch, heads, length, head_dim).
 
     The last axis of `fused` is ordered (heads, 3, head_dim).
     """
-    return _split_heads(fused, length, num_heads, head_dim)
+    # One transpose, then contiguous parts: TensorFlow pads the gradient of a slice with zeros.
+    fused = ops.reshape(fused, (-1, length, num_heads, 3, head_dim))
+    return tuple(ops.unstack(ops.transpose(fused, (3, 0, 2, 1, 4))))
 
 
 def one_hot(ids: Tensor, classes: int, dtype: str) -> Tensor:

@@ -61,11 +61,6 @@ def _cut_width(padding_mask: Tensor) -> Tensor:
     return padding_mask[:, : int(columns.max()) + 1 if len(columns) else 0]
 
 
-def is_packed(hidden: Tensor) -> bool:
-    """Return whether a tensor holds packed tokens, (tokens, units)."""
-    return len(hidden.shape) == 2
-
-
 def _find_places(padding_mask: Tensor) -> Tensor:
     return padding_mask.reshape(-1).nonzero()[:, 0]
 

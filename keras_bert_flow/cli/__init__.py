@@ -35,7 +35,35 @@ COMMANDS = {
 def main() -> None:
     """Run `kbf`, turning a user's mistake into one line, and a signal into one line and its status."""
     with handling_signals():
-        _run()
+        os.environ.update(child_environment())  # for Beam's workers and other processes that libraries start
+        try:
+            _check_working_directory()
+            check_packages()
+            app = load_commands(sys.argv[1:])
+            with timing_command():
+                status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
+        except typer.Abort:
+            status = interrupts.INTERRUPTED
+        except Exception as error:
+            if os.environ.get("KBF_DEBUG"):
+                raise
+            status = explain(error)
+        if status == interrupts.INTERRUPTED:  # by KeyboardInterrupt, where a library has put back Python's own handler
+            leave(signal.SIGINT, None)
+        if status == interrupts.PROCESS_LOST:
+            leave_at_once(status)
+        if status:
+            sys.exit(status)
+
+
+def _check_working_directory() -> None:
+    """Raise FileNotFoundError if the working directory was removed: libraries read it when they are imported."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            "The working directory must exist. Received: one that was removed. Change to another with cd."
+        ) from None
 
 
 def load_commands(arguments: Sequence[str]) -> typer.Typer:
@@ -54,35 +82,3 @@ def __getattr__(name: str) -> typer.Typer:
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return load_commands(())
-
-
-def _check_working_directory() -> None:
-    """Raise FileNotFoundError if the working directory was removed: libraries read it when they are imported."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            "The working directory must exist. Received: one that was removed. Change to another with cd."
-        ) from None
-
-
-def _run() -> None:
-    os.environ.update(child_environment())  # for Beam's workers and other processes that libraries start
-    try:
-        _check_working_directory()
-        check_packages()
-        app = load_commands(sys.argv[1:])
-        with timing_command():
-            status = app(standalone_mode=False)  # typer turns Ctrl-C into a status, and other versions into Abort
-    except typer.Abort:
-        status = interrupts.INTERRUPTED
-    except Exception as error:
-        if os.environ.get("KBF_DEBUG"):
-            raise
-        status = explain(error)
-    if status == interrupts.INTERRUPTED:  # by KeyboardInterrupt, where a library has put back Python's own handler
-        leave(signal.SIGINT, None)
-    if status == interrupts.PROCESS_LOST:
-        leave_at_once(status)
-    if status:
-        sys.exit(status)

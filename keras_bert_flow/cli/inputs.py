@@ -2,14 +2,14 @@
 
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.files.outputs import check_apart
-from keras_bert_flow.files.paths import check_local, find_address
+from keras_bert_flow.files.paths import check_local, find_address, is_configuration
 from keras_bert_flow.stores.cache import cache_root
 
 # What each command calls by these names may be at another place, such as s3://bucket/x.
@@ -21,7 +21,7 @@ ANYWHERE = ("records", "vocab", "finetuned", "pretrained", "earlier", "source", 
 
 
 def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a command's options, with remote inputs fetched to this disk.
+    """Return the values of a command's options: remote inputs fetched to this disk, a configuration's newest model.
 
     Records may still be on their way; see `stores.fetching`.
 
@@ -33,7 +33,8 @@ def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[
             written and read.
         FileNotFoundError, OSError: of `stores.fetching.fetch`.
     """
-    paths = list(_find_paths(values))
+    listed = {name: value if isinstance(value, list | tuple) else (value,) for name, value in values.items()}
+    paths = [(name, path) for name, given in listed.items() for path in given if isinstance(path, Path)]
     for name, path in paths:
         if name not in ANYWHERE:
             check_local(path, options[name])
@@ -48,7 +49,10 @@ def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[
             is_list = isinstance(given, list | tuple)
             settled[name] = [fetched if one == path else one for one in given] if is_list else fetched
         if name in MODELS:
-            settled[name] = find_configured(settled[name])
+            if is_configuration(settled[name]):
+                from keras_bert_flow.results.choosing import find_model
+
+                settled[name] = find_model(settled[name])
             check_model(settled[name])
     return settled
 
@@ -85,13 +89,6 @@ def _is_open(descriptor: int, path: Path) -> bool:
         return False
 
 
-def find_configured(model: Path) -> Path:
-    """Return the model of the newest run if the path is a configuration; any other path unchanged."""
-    from keras_bert_flow.results.choosing import find_model, is_configuration
-
-    return find_model(model) if is_configuration(model) else model
-
-
 def check_model(folder: Path) -> None:
     """Check that a path is a model directory rather than a folder that contains some.
 
@@ -103,13 +100,6 @@ def check_model(folder: Path) -> None:
     for pattern in ("model", "pretrained/seed-*/model"):
         for inner in sorted(folder.glob(f"{pattern}/config.json")):
             raise ValueError(f"A model directory must hold config.json. Received: {folder}. Try {inner.parent}")
-
-
-def _find_paths(values: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    for name, value in values.items():
-        for path in value if isinstance(value, list | tuple) else (value,):
-            if isinstance(path, Path):
-                yield name, path
 
 
 # Write the built-in corpus and task for a command whose configuration says `builtin`.

@@ -208,12 +208,8 @@ def say_next(*command: str | Path) -> None:
     """Print a command of `kbf`; a `Path` that begins with a dash is named so that it is no option."""
     if is_told() and os.environ.get(HIDDEN) != "off":
         words = [name_argument(word) if isinstance(word, Path) else word for word in command]
-        show(f"Next: {shlex.join([*shlex.split(name_program()), *words])}", sys.stderr)
-
-
-def name_program() -> str:
-    """Return the words that start this program, as they were typed."""
-    return "kbf" if shutil.which("kbf") else f"{shlex.quote(sys.executable)} -m keras_bert_flow"
+        program = ["kbf"] if shutil.which("kbf") else [sys.executable, "-m", "keras_bert_flow"]
+        show(f"Next: {shlex.join([*program, *words])}", sys.stderr)
 
 
 def beside(output: str | Path, name: str) -> str:
@@ -243,7 +239,11 @@ def carry(
     Args:
         flags: setting → the value that an option of this command gave it; None where it was not given.
     """
-    given = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in _given(flags)]
+    given = [
+        f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+        for name, value in (flags or {}).items()
+        if value is not None
+    ]
     options = ["--config", name_argument(config)] if config else []
     for override in (*(overrides or ()), *given):
         options += ["--set", override]
@@ -297,7 +297,3 @@ def find_finetuned(output: Path) -> str | None:
 def _seed(name: str) -> int:
     number = name.removeprefix("seed-")
     return int(number) if number.isdigit() else 0
-
-
-def _given(flags: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    return [(name, value) for name, value in (flags or {}).items() if value is not None]

@@ -16,7 +16,14 @@ from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.console.progress import counting_progress, working
 from keras_bert_flow.files.paths import find_address
-from keras_bert_flow.prediction.lines import read_items, read_waiting_items, read_waiting_texts, write_lines
+from keras_bert_flow.prediction.lines import (
+    ARRAYS,
+    read_items,
+    read_waiting_items,
+    read_waiting_texts,
+    write_arrays,
+    write_lines,
+)
 from keras_bert_flow.prediction.load import FINE_TUNED, find_task, has_unnamed_outputs, name_outputs
 from keras_bert_flow.tasks.core.task import Task, with_inputs
 from keras_bert_flow.tasks.formats.glue import check_format, write_official
@@ -90,22 +97,27 @@ def predict(
     A pair of texts is separated by a tab; inputs with more parts are JSON objects. Features can also be written as
     arrays, to an --output that ends in .npz.
     """
-    model, texts = _choose_model(model, texts or [])
-    given = {"top_k": top_k, "layers": _read_layers(layers), "pooling": pooling, "batch_positions": batch_positions}
-    options = {name: value for name, value in given.items() if value is not None}
+    texts = texts or []
+    if model is None:
+        model, texts = _take_model(texts)
+    given = {"top_k": top_k, "layers": layers, "pooling": pooling, "batch_positions": batch_positions}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if layers is not None:
+        options["layers"] = _read_layers(layers)
     fix_backend(backend)
     is_fine_tuned = asked_as in (None, FINE_TUNED)
     _check_file_options(is_fine_tuned, format, set, input, output)
     directory = check_prediction(model, asked_as, options, [] if is_fine_tuned else [input], output, format)
     task: Any = find_task(directory)[0] if is_fine_tuned else None
-    if task is not None:
-        task = change_task(task, set or (), model)
+    if set:
+        task = change_task(task, set, model)
     if format != JSONL:
         check_format(format, task)
     examples: Any = task.read(input, has_labels=False) if task and input else None
     from keras_bert_flow.prediction.base_predictor import AT_ONCE
     from keras_bert_flow.prediction.load import load
 
+    write: Any = write_arrays if output is not None and output.suffix == ARRAYS else write_lines
     with working(f"Loading {model}"):
         asked: Any = load(directory, asked_as, **options)
     if set:
@@ -122,11 +134,10 @@ def predict(
             else counting_progress(total, "Asking") as advance
         ):
             answers = asked.answer_blocks(examples, advance)
-            _write(answers if task is None else _with_inputs(examples, answers), output)
-    elif texts:
-        _write(asked.predict_chunks([read_items(texts, "Text")]), output)
+            write(answers if task is None else _with_inputs(examples, answers), output)
     else:
-        _write(asked.predict_chunks(read_waiting_items(sys.stdin.fileno(), AT_ONCE)), output)
+        chunks = [read_items(texts, "Text")] if texts else read_waiting_items(sys.stdin.fileno(), AT_ONCE)
+        write(asked.predict_chunks(chunks), output)
     asked.tell_cut_texts()
 
 
@@ -156,14 +167,12 @@ def search(
         write_lines(found.search_chunks(read_waiting_texts(sys.stdin.fileno(), AT_ONCE), top), output)
 
 
-def _choose_model(model: Path | None, texts: list[str]) -> tuple[Path, list[str]]:
-    """Return the model and the texts; without the option, the first argument is the model.
+def _take_model(texts: list[str]) -> tuple[Path, list[str]]:
+    """Return the model that the first argument is where there is no option, and the texts after it.
 
     Raises:
         ValueError: none is named.
     """
-    if model is not None:
-        return model, texts
     if not texts or not (Path(texts[0]).exists() or find_address(texts[0])):
         received = f"{texts[0]!r} first, which is no path" if texts else "neither --model nor a path"
         raise ValueError(f"A model must be named. Received: {received}. Try kbf predict mine.yaml 'a text'.")
@@ -183,15 +192,6 @@ def _check_file_options(is_fine_tuned: bool, format: str, set: list[str] | None,
         )
 
 
-def _write(chunks: Any, output: Path | None) -> None:
-    from keras_bert_flow.prediction.lines import ARRAYS, write_arrays
-
-    if output is not None and output.suffix == ARRAYS:
-        write_arrays(chunks, output)
-    else:
-        write_lines(chunks, output)
-
-
 def _with_inputs(examples: Sequence[Any], blocks: Iterable[Sequence[Any]]) -> Iterator[list[Any]]:
     """Yield blocks of predictions with their texts, for `kbf evaluate --predictions`."""
     first = 0
@@ -200,9 +200,9 @@ def _with_inputs(examples: Sequence[Any], blocks: Iterable[Sequence[Any]]) -> It
         first += len(answers)
 
 
-def _read_layers(layers: str | None) -> tuple[int, ...] | None:
+def _read_layers(layers: str) -> tuple[int, ...]:
     try:
-        return None if layers is None else tuple(int(layer) for layer in layers.split(","))
+        return tuple(int(layer) for layer in layers.split(","))
     except ValueError:
         raise ValueError(
             f"Layers must be numbers with commas between them. Received: --layers={layers}. "

@@ -118,15 +118,17 @@ HANDLERS: dict[int, Callable[[int, object], None]] = {
 }
 
 
-def _default(number: int) -> Callable | signal.Handlers:
-    return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+# number → Python's own handler
+DEFAULTS: dict[int, Callable | signal.Handlers] = {
+    number: signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL for number in HANDLERS
+}
 
 
 def handle_signals() -> list[int]:
     """Install `HANDLERS`, but not for signals ignored (`nohup`) or handled by others; return the signals handled."""
     if threading.current_thread() is not threading.main_thread():
         return []
-    numbers = [number for number in HANDLERS if signal.getsignal(number) == _default(number)]
+    numbers = [number for number in HANDLERS if signal.getsignal(number) == DEFAULTS[number]]
     for number in numbers:
         signal.signal(number, HANDLERS[number])
     return numbers
@@ -147,7 +149,7 @@ def handling_signals() -> Iterator[None]:
         yield
     finally:
         for number in numbers:
-            signal.signal(number, _default(number))
+            signal.signal(number, DEFAULTS[number])
 
 
 @contextmanager

@@ -176,7 +176,11 @@ class TimeLeft:
 
 def describe_line(line: Mapping[str, Any], seconds_left: float | None = None) -> str:
     """Format the main figures of a log line: `loss 6.913, tokens per second 9,872, 0:12:30 left`."""
-    figures = [f"{words} {_round(value)}" for name, value in line.items() if (words := _find_words(name, line))]
+    figures = [
+        f"{words} {value:,}" if isinstance(value, int) else f"{words} {value:.3f}"
+        for name, value in line.items()
+        if (words := _find_words(name, line))
+    ]
     left = [] if seconds_left is None else [f"{timedelta(seconds=round(seconds_left))} left"]
     return ", ".join(([escape_controls(line["run"])] if "run" in line else []) + figures + left)
 
@@ -215,7 +219,3 @@ def _plain_report(total_steps: int | None) -> Report:
             show(f"{place}: {describe_line(line, seconds_left)}")
 
     return report
-
-
-def _round(value: float) -> str:
-    return f"{value:,}" if isinstance(value, int) else f"{value:.3f}"

@@ -4,7 +4,7 @@ Source of the layout: peft 0.21, tuners/lora/config.py and utils/save_and_load.p
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -66,7 +66,12 @@ def resolve_names(config: Mapping[str, Any], table: FamilyTable, stored: StoredT
         ValueError: two tensors get the same name, or a weight is not of floating-point numbers.
     """
     names = {name: table.normalise_name(name) for name in stored}
-    remarks = [*_describe_renaming(names, table)]
+    unwrapped = {name: table.unwrap_name(name) for name in stored}
+    remarks = []
+    if prefixes := {name.removesuffix(rest) for name, rest in unwrapped.items()} - {"", table.prefix}:
+        remarks.append(f"{', '.join(sorted(prefixes))} left out of the names of tensors")
+    if renamed := sum(names[name] != rest for name, rest in unwrapped.items()):
+        remarks.append(f"{renamed} tensors renamed from gamma and beta")
     here = stored.rename(table.normalise_name)
     numberless = check_dtypes(here, table)
     weights = here.select({name: name for name in here if name not in numberless})
@@ -76,14 +81,6 @@ def resolve_names(config: Mapping[str, Any], table: FamilyTable, stored: StoredT
     weights = weights.select(sources)
     own_kernel = name_own_kernel(config, table)
     return Resolved(weights.squeeze(own_kernel) if own_kernel else weights, tied, tuple(remarks))
-
-
-def _describe_renaming(names: Mapping[str, str], table: FamilyTable) -> Iterator[str]:
-    wrapped = {name: table.unwrap_name(name) for name in names}
-    if prefixes := {name.removesuffix(rest) for name, rest in wrapped.items()} - {"", table.prefix}:
-        yield f"{', '.join(sorted(prefixes))} left out of the names of tensors"
-    if renamed := sum(names[name] != rest for name, rest in wrapped.items()):
-        yield f"{renamed} tensors renamed from gamma and beta"
 
 
 def check_dtypes(tensors: StoredTensors, table: FamilyTable) -> set[str]:
@@ -166,8 +163,10 @@ def check_leftovers(shape: EncoderShape, table: FamilyTable, tensors: TensorMapp
             f"{tensors.path}: config.json must describe every tensor of the encoder. Received: {name_some(extra)}, "
             f"which a {find_family(table.family).title} of {shape.num_layers} layers does not have. {remedy}"
         )
-    without_kernel = {name for layer in OUTPUT_BIASES for name in _name_everywhere(table, layer)}
-    without_bias = {name for layer in MASKED_LM_TABLE.values() for name in _name_everywhere(table, layer)}
+    without_kernel, without_bias = (
+        {name for architecture in ("", *table.heads) for name in table.name_heads(layers, architecture).values()}
+        for layers in ({layer: layer for layer in OUTPUT_BIASES}, MASKED_LM_TABLE)
+    )
     for name in heads & tensors.keys():
         layer, _, part = name.rpartition(".")
         other = f"{layer}.{'bias' if part == 'weight' else 'weight'}"
@@ -175,11 +174,6 @@ def check_leftovers(shape: EncoderShape, table: FamilyTable, tensors: TensorMapp
             raise ValueError(
                 f"{tensors.path}: a layer must be whole. Received: `{name}` without `{other}`. Copy or save it again."
             )
-
-
-def _name_everywhere(table: FamilyTable, layer: str) -> Iterator[str]:
-    for architecture in ("", *table.heads):
-        yield from table.name_heads({layer: layer}, architecture).values()
 
 
 def list_unread(table: FamilyTable, tensors: TensorMapping) -> list[str]:

@@ -16,7 +16,14 @@ from keras_bert_flow.conversion.adapters import (
     resolve_names,
 )
 from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, TensorMapping, open_model_tensors
-from keras_bert_flow.conversion.directory_files import TIED_FIELD, count_pieces, read_hf_config, read_json, read_shape
+from keras_bert_flow.conversion.directory_files import (
+    TIED_FIELD,
+    check_fast_tokenizer,
+    check_vocabulary,
+    read_hf_config,
+    read_json,
+    read_shape,
+)
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_table_of
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
@@ -25,6 +32,7 @@ from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 FLOAT32_BYTES = 4
@@ -112,8 +120,15 @@ class ModelDirectory:
 
     @cached_property
     def num_pieces(self) -> int:
-        """The number of pieces of the tokenizer, at most the number of rows of the embeddings."""
-        return count_pieces(self.folder, self.settings["vocabulary_size"], self.files.read)
+        """The number of pieces of the tokenizer, at most that of the rows of the embeddings, which it is if unknown.
+
+        Raises:
+            ValueError: as for `directory_files.check_vocabulary`.
+        """
+        rows, pieces, fast = self.settings["vocabulary_size"], self.folder / "vocab.txt", self.folder / FAST_TOKENIZER
+        if pieces.is_file():
+            return check_vocabulary(pieces, rows, read=self.files.read)
+        return check_fast_tokenizer(fast, rows, self.files.read) if fast.is_file() else rows
 
     @cached_property
     def tokenizer(self) -> Tokenizer:

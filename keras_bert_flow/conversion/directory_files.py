@@ -51,18 +51,6 @@ def read_json(path: Path, kind: type = dict, read: Read = read_file) -> Any:
     return content
 
 
-def count_pieces(folder: Path, vocabulary_size: int, read: Read = read_file) -> int:
-    """Return the number of pieces of a directory's tokenizer, at most the number of rows of the embeddings.
-
-    Without a tokenizer, or if it does not say, this is `vocabulary_size`; errors as for `check_vocabulary`.
-    """
-    if (folder / "vocab.txt").is_file():
-        return check_vocabulary(folder / "vocab.txt", vocabulary_size, read=read)
-    if (folder / FAST_TOKENIZER).is_file():
-        return check_fast_tokenizer(folder / FAST_TOKENIZER, vocabulary_size, read)
-    return vocabulary_size
-
-
 def check_fast_tokenizer(path: Path, vocabulary_size: int, read: Read = read_file) -> int:
     """Return the number of pieces of a `tokenizer.json`; errors as for `check_vocabulary`.
 
@@ -219,7 +207,11 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     """
     table = find_table_of(config, source)
     for name, known in table.fixed.items():
-        _refuse(config, name, known, source)
+        value = config.get(name, known[0])
+        if value not in known:
+            raise ValueError(
+                f"{source}: `{name}` must be {known[0]!r}. Received: {name}={_quote(value)}. It is not supported."
+            )
     for name in QUANTIZATION:
         if config.get(name):
             raise ValueError(
@@ -239,7 +231,7 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
     if config.get(MLM_ACTIVATION) is not None:
         settings["mlm_hidden_act"] = _read_activation(config, MLM_ACTIVATION, None, source)
     if config.get(MLM_EPSILON) is not None:
-        settings["mlm_layer_norm_epsilon"] = _number(config, Setting("", MLM_EPSILON, 0.0), source)
+        settings["mlm_layer_norm_epsilon"] = _read_setting(config, Setting("", MLM_EPSILON, 0.0), source)
     return settings
 
 
@@ -264,9 +256,10 @@ def read_shape(config: dict[str, Any], source: str) -> EncoderShape:
 def _check_head_fields(config: dict[str, Any], table: FamilyTable, source: str) -> None:
     """Raise ValueError if a given field that describes the head has the wrong type."""
     architectures, rate = config.get("architectures"), config.get(table.classifier_dropout)
+    are_names = isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
     count = config.get("num_labels")
     rules = {
-        "architectures": (architectures is None or _are_texts(architectures), "a list of names"),
+        "architectures": (architectures is None or are_names, "a list of names"),
         "problem_type": (isinstance(config.get("problem_type"), str | None), "a text"),
         table.classifier_dropout: (rate is None or _is_number(rate) and 0 <= rate < 1, "a number from 0 to below 1"),
         POOLING_FIELD: (config.get(POOLING_FIELD) in (None, *TEXT_POOLINGS), f"one of {', '.join(TEXT_POOLINGS)}"),
@@ -275,10 +268,6 @@ def _check_head_fields(config: dict[str, Any], table: FamilyTable, source: str) 
     for name, (holds, rule) in rules.items():
         if not holds:
             raise ValueError(f"{source}: `{name}` must be {rule}. Received: {name}={_quote(config[name])}.")
-
-
-def _are_texts(values: Any) -> bool:
-    return isinstance(values, list) and all(isinstance(value, str) for value in values)
 
 
 def _is_number(value: Any) -> bool:
@@ -326,21 +315,15 @@ def number_labels(count: int) -> tuple[str, ...]:
 
 
 def _read_setting(config: dict[str, Any], setting: Setting, source: str) -> Any:
-    if not isinstance(setting.default, str):
-        return _number(config, setting, source)
     value = config.get(setting.theirs, setting.default)
-    if not isinstance(value, str):
-        raise ValueError(f"{source}: `{setting.theirs}` must be a text. Received: {setting.theirs}={_quote(value)}.")
-    return value
-
-
-def _number(config: dict[str, Any], setting: Setting, source: str) -> float:
-    value = config.get(setting.theirs, setting.default)
-    whole = setting.default is None or isinstance(setting.default, int)
-    is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not is_number or not (setting.least if whole else 0) <= value < MAX_NUMBER:
-        rule = "a whole number, not negative" if whole and setting.least == 0 else "a positive whole number"
-        rule = rule if whole else "a number"
+    if isinstance(setting.default, str):
+        fits, rule = isinstance(value, str), "a text"
+    elif isinstance(setting.default, float):
+        fits, rule = _is_number(value) and 0 <= value < MAX_NUMBER, "a number"
+    else:
+        fits = type(value) is int and setting.least <= value < MAX_NUMBER
+        rule = "a whole number, not negative" if setting.least == 0 else "a positive whole number"
+    if not fits:
         raise ValueError(f"{source}: `{setting.theirs}` must be {rule}. Received: {setting.theirs}={_quote(value)}.")
     return value
 
@@ -350,14 +333,6 @@ def _quote(value: Any) -> str:
         return abridge(repr(value))
     except (RecursionError, ValueError):  # ValueError: an integer with more digits than Python prints
         return f"{type(value).__name__}, too long to print"
-
-
-def _refuse(config: dict[str, Any], name: str, known: tuple, source: str) -> None:
-    value = config.get(name, known[0])
-    if value not in known:
-        raise ValueError(
-            f"{source}: `{name}` must be {known[0]!r}. Received: {name}={_quote(value)}. It is not supported."
-        )
 
 
 # Translate between our variables and Hugging Face's tensors: names, orientation, fused query-key-value.
@@ -379,28 +354,17 @@ def tensor_names(path: str, names: Mapping[str, str]) -> list[str]:
 
 def export_variable(path: str, value: np.ndarray, names: list[str], num_heads: int) -> dict[str, np.ndarray]:
     """Convert one of our variables to Hugging Face tensors."""
-    if len(names) == 1:
-        return {names[0]: _orient(path, value)}
-    parts = value.reshape(*value.shape[:-1], num_heads, len(names), -1)  # (..., heads, 3, head_dim)
-    return {
-        name: _orient(path, parts[..., index, :].reshape(*value.shape[:-1], -1)) for index, name in enumerate(names)
-    }
+    arrays = [value]
+    if len(names) > 1:
+        parts = value.reshape(*value.shape[:-1], num_heads, len(names), -1)  # (..., heads, 3, head_dim)
+        arrays = [parts[..., index, :].reshape(*value.shape[:-1], -1) for index in range(len(names))]
+    return {name: array.T if path.endswith("/kernel") else array for name, array in zip(names, arrays, strict=True)}
 
 
 def import_variable(path: str, arrays: list[np.ndarray], num_heads: int) -> np.ndarray:
     """Convert Hugging Face tensors to the value of one of our variables."""
-    values = [_orient(path, array) for array in arrays]
+    values = [array.T if path.endswith("/kernel") else array for array in arrays]
     if len(values) == 1:
         return values[0]
     split = [value.reshape(*value.shape[:-1], num_heads, -1) for value in values]  # (..., heads, head_dim)
     return np.stack(split, axis=-2).reshape(*values[0].shape[:-1], -1)
-
-
-def tensor_shape(path: str, shape: tuple[int, ...], names: list[str]) -> tuple[int, ...]:
-    """Return the shape of each Hugging Face tensor of a variable."""
-    shape = (*shape[:-1], shape[-1] // len(names))
-    return shape[::-1] if path.endswith("/kernel") else shape
-
-
-def _orient(path: str, array: np.ndarray) -> np.ndarray:
-    return array.T if path.endswith("/kernel") else array

@@ -64,8 +64,10 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str, b
         ["longest text, tokens", f"{backbone.max_positions:,}"],
         ["parameters", f"{model.count_params():,}, of which {backbone.count_params():,} in the encoder"],
     ]
-    ours = type(model).__name__
-    if has_own_head := _has_own_head(model, saved):
+    ours, options = type(model).__name__, {*saved.options}
+    # A pooling that no class of `transformers` has.
+    has_own_head = options >= {*TEXT_POOLING} and not options >= {*POOLING} and model.pooling != CLS
+    if has_own_head:
         encoder, architecture = find_table(backbone.family).class_prefix + "Model", ours
         loading = show_own_head(ours, encoder, model.pooling, is_adapter=base is not None)
     else:
@@ -74,7 +76,11 @@ def write_card(card: Card, model, backbone, saved: SavedAs, architecture: str, b
         _front_matter(saved, base, has_own_head),
         f"# {escape_markdown(card.title or architecture)}",
         f"A {find_family(backbone.family).title}, `{architecture}`, made with keras-bert-flow {package_version()}.",
-        *(_write_section(heading, rows) for heading, rows in (("Model", shape), *card.sections) if rows),
+        *(
+            f"## {heading}\n\n{as_markdown([['', ''], *rows], ['---', '---'])}"
+            for heading, rows in (("Model", shape), *card.sections)
+            if rows
+        ),
         "## Loading",
         loading,
         "The license is for the author to name, in the first lines of this file.",
@@ -96,11 +102,6 @@ def describe_machine(seconds: float, devices: int = 1) -> Section:
     return "Training environment", [*rows, ["software", f"Python {platform.python_version()}, {packages}"]]
 
 
-def _has_own_head(model, saved: SavedAs) -> bool:
-    """Return whether the head uses a pooling that no class of `transformers` has."""
-    return {*saved.options} >= {*TEXT_POOLING} and not {*saved.options} >= {*POOLING} and model.pooling != CLS
-
-
 def _front_matter(saved: SavedAs, base: str | None, has_own_head: bool) -> str:
     pipeline = PIPELINES.get(saved.architecture, ENCODING)
     if set(POOLING) <= set(saved.options):
@@ -112,7 +113,3 @@ def _front_matter(saved: SavedAs, base: str | None, has_own_head: bool) -> str:
     task = [] if has_own_head else [f"pipeline_tag: {pipeline}"]  # the Hub offers pipelines of transformers for it
     lines = ["license: unknown", f"library_name: {library}", *task, *of_adapter]
     return "\n".join(["---", *lines, "tags:", "- keras", "- keras-bert-flow", "---"])
-
-
-def _write_section(heading: str, rows: Sequence[Sequence[str]]) -> str:
-    return f"## {heading}\n\n{as_markdown([['', ''], *rows], ['---', '---'])}"

@@ -123,8 +123,15 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
     arguments = {name: value for name, value in overrides.items() if name in ("name", *saved.options)}
     use_pooler = saved.use_pooler
-    if _pools_texts(saved):
-        arguments["pooling"] = _choose_pooling(folder, config, is_new, overrides.get("pooling"))
+    if saved.head == CLASSIFIER_HEAD and set(TEXT_POOLING) <= set(saved.options):
+        # The pooling of the directory's head, or the requested one for a new head.
+        stored, asked = config.get(POOLING_FIELD) or CLS, overrides.get("pooling")
+        if not is_new and asked not in (None, stored):
+            raise ValueError(
+                f"{folder / 'config.json'}: `pooling` must be that of the model's head. Received: pooling={asked!r}, "
+                f"{POOLING_FIELD}={stored!r}. Set finetuning.pooling={stored} to keep this head. {NEW_HEAD_ADVICE}"
+            )
+        arguments["pooling"] = (asked or CLS) if is_new else stored
         use_pooler = arguments["pooling"] == CLS
         if arguments["pooling"] == BAG_OF_WORDS:
             require_words_head(folder, tensors)
@@ -147,23 +154,6 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     new_layers = [*(saved.head if is_new else ()), *(() if has_pooler(table.family, saved, tensors) else table.pooler)]
     import_tensors(model, backbone, model.saved_as, tensors, new_layers)
     return model, is_new
-
-
-def _pools_texts(saved: SavedAs) -> bool:
-    return saved.head == CLASSIFIER_HEAD and set(TEXT_POOLING) <= set(saved.options)
-
-
-def _choose_pooling(folder: Path, config: dict[str, Any], is_new: bool, pooling: str | None) -> str:
-    """Return the pooling of the directory's head, or the requested one for a new head."""
-    stored = config.get(POOLING_FIELD) or CLS
-    if is_new:
-        return pooling or CLS
-    if pooling not in (None, stored):
-        raise ValueError(
-            f"{folder / 'config.json'}: `pooling` must be that of the model's head. Received: pooling={pooling!r}, "
-            f"{POOLING_FIELD}={stored!r}. Set finetuning.pooling={stored} to keep this head. {NEW_HEAD_ADVICE}"
-        )
-    return stored
 
 
 def _choose_classes(

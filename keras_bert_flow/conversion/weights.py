@@ -128,7 +128,8 @@ def import_tensors(
         if variable.path.rpartition("/")[0] in new_layers:
             continue
         names = hf.tensor_names(variable.path, known)
-        expected = hf.tensor_shape(variable.path, tuple(variable.shape), names)
+        expected = (*variable.shape[:-1], variable.shape[-1] // len(names))
+        expected = expected[::-1] if variable.path.endswith("/kernel") else expected
         for name in names:
             if name not in tensors:
                 raise ValueError(f"{tensors.path}: there is no tensor `{name}`. Is it a {type(model).__name__}?")

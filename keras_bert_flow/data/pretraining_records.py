@@ -195,9 +195,16 @@ class PretrainingRecords:
         self._vocabulary_size = self.manifest.config["vocabulary_size"]
         self._source.check_vocabulary(self._vocabulary_size, vocabulary_file)
         files = [file for file in self.manifest.files if file.name.startswith(f"{part}-")]
-        self._files = [
-            _open_file(folder / file.name, file.records) for file in files if file.name.endswith(RECORD_SUFFIX)
-        ]
+        self._files = []
+        for listed in files:
+            if listed.name.endswith(RECORD_SUFFIX):
+                file = TFRecordFile(folder / listed.name)
+                if listed.records not in (None, len(file)):
+                    raise ValueError(
+                        f"A file must hold the records of its manifest. Received: {file.path}, with {len(file)} "
+                        f"instead of {listed.records}. Build the folder again."
+                    )
+                self._files.append(file)
         self._ends = np.cumsum([len(file) for file in self._files])
         self.record_length = self.manifest.config["sequence_length"]
         self.sequence_length = self.record_length if sequence_length is None else sequence_length
@@ -314,16 +321,6 @@ class PretrainingRecords:
         whole.sequence_length, whole._count = self.record_length, 1
         vars(whole).pop("mean_context", None)  # drop the cached value of the cut sequences
         return whole
-
-
-def _open_file(path: Path, records: int | None) -> TFRecordFile:
-    file = TFRecordFile(path)
-    if records is not None and len(file) != records:
-        raise ValueError(
-            f"A file must hold the records of its manifest. Received: {path}, with {len(file)} instead of {records}. "
-            "Build the folder again."
-        )
-    return file
 
 
 # Show pre-training records as text, with their masks.

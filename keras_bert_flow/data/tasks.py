@@ -257,7 +257,11 @@ def predict_features(
     outputs = model.output if isinstance(model.output, Mapping) else {ONLY_OUTPUT: model.output}
     lengths = features.lengths
     answers: dict[str, list[Any]] = {name: [None] * len(features) for name in outputs}
-    of_tokens = {name: not features.has_axis and _is_per_token(output) for name, output in outputs.items()}
+    # An output per token is (batch, length, ...), whose length is not fixed.
+    of_tokens = {
+        name: not features.has_axis and len(output.shape) > 1 and output.shape[1] is None
+        for name, output in outputs.items()
+    }
     if choose is None:
         choose = partial(
             choose_few_widths,
@@ -296,10 +300,6 @@ def predict_batches(
         found = model.predict_on_batch(make(features, asked, width))
         named = found if isinstance(found, Mapping) else {ONLY_OUTPUT: found}
         yield rows, {name: np.asarray(values, np.float32)[: len(rows)] for name, values in named.items()}
-
-
-def _is_per_token(output) -> bool:
-    return len(output.shape) > 1 and output.shape[1] is None  # (batch, length, ...); the length is not fixed
 
 
 # Shuffled batches of a task's features for `model.fit`, with random access by index.

@@ -80,6 +80,11 @@ def check_local(path: str | Path, name: str = "The output") -> Path:
     return Path(path)
 
 
+def is_configuration(path: str | Path) -> bool:
+    """Return whether a path given as a model is that of a configuration."""
+    return Path(path).suffix in (".yaml", ".yml") and not Path(path).is_dir()
+
+
 # Folders that several users share: the modes of what is made in them, whose a file is, and what is refused in them.
 #
 # A folder of results is shared by its mode: its group or everybody may write to it. What is made in it for everybody
@@ -104,14 +109,6 @@ def make_folder(folder: Path, in_store: bool = False) -> None:
             path.mkdir(exist_ok=True)
             continue
         os.chmod(path, stat.S_IMODE(path.stat().st_mode) | _find_shared_bits(path, is_open and path == folder))
-
-
-def share_file(path: Path) -> None:
-    """Let everybody read and write a file of ours who may write to its folder."""
-    bits = _find_shared_bits(path, True) & 0o66
-    mode = stat.S_IMODE(path.stat().st_mode)
-    if bits & ~mode:
-        os.chmod(path, mode | bits)
 
 
 def check_work_folder(work: Path) -> None:
@@ -184,7 +181,10 @@ def open_shared(path: Path, is_made: bool = True) -> int:
         except FileExistsError:  # made meanwhile
             continue
         with suppress(OSError):  # removed meanwhile
-            share_file(path)
+            # Everybody who may write to its folder may read and write a file of ours.
+            bits, mode = _find_shared_bits(path, True) & 0o66, stat.S_IMODE(path.stat().st_mode)
+            if bits & ~mode:
+                os.chmod(path, mode | bits)
         return descriptor
 
 

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_bert_flow.backends.fused import drop_values, fuse
 from keras_bert_flow.backends.products import matmul, split_heads
-from keras_bert_flow.backends.token_packing import is_packable, is_packed, map_rows, pack_tokens, unpack_tokens
+from keras_bert_flow.backends.token_packing import is_packable, map_rows, pack_tokens, unpack_tokens
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer
 from keras_bert_flow.layers.shape import EncoderShape
@@ -181,7 +181,8 @@ class MultiHeadSelfAttention(ShapedLayer):
     def call(self, inputs: Tensor, padding_mask: Tensor, training: bool | None = None) -> Tensor:
         fused = self.query_key_value(inputs)
         attend = partial(self._attend, training=training)
-        context = map_rows(attend, fused, padding_mask) if is_packed(inputs) else attend(fused, padding_mask)
+        is_packed = len(inputs.shape) == 2  # (tokens, hidden)
+        context = map_rows(attend, fused, padding_mask) if is_packed else attend(fused, padding_mask)
         return self.output_dense(context)
 
     def _attend(self, fused: Tensor, padding_mask: Tensor, training: bool | None) -> Tensor:
@@ -235,7 +236,8 @@ class UnpackTokens(keras.layers.Layer):
         pass
 
     def call(self, hidden: Tensor, padding_mask: Tensor) -> Tensor:
-        return unpack_tokens(hidden, padding_mask) if is_packed(hidden) else hidden
+        is_packed = len(hidden.shape) == 2  # (tokens, units)
+        return unpack_tokens(hidden, padding_mask) if is_packed else hidden
 
     def compute_output_shape(self, hidden_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
         return hidden_shape

@@ -55,22 +55,15 @@ class BertEmbeddings(ShapedLayer):
                 f"max_positions={self.shape.max_positions}. Cut the sequence or build the model with more positions."
             )
         hidden = token_embeddings
+        if self.shape.num_segments == 1:  # all tokens belong to it, whichever text they are from
+            segment_ids = ops.zeros_like(segment_ids)
         if self.shape.num_segments:
-            hidden = hidden + self._embed_segments(segment_ids)
+            # A one-hot product, (batch, length, segments): the gradient of a gather would add thousands of rows to two.
+            segments = one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
+            hidden = hidden + matmul(segments, self.segment_embedding)
         first = self.shape.position_offset
         hidden = hidden + self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
         return self.dropout(self.layer_norm(hidden), training=training)
-
-    def _embed_segments(self, segment_ids: Tensor) -> Tensor:
-        """Return the segment embedding of each token as a one-hot product.
-
-        The gradient of a gather would add thousands of rows into two.
-        """
-        if self.shape.num_segments == 1:  # all tokens belong to it, whichever text they are from
-            segment_ids = ops.zeros_like(segment_ids)
-        # (batch, length, segments)
-        segments = one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
-        return matmul(segments, self.segment_embedding)
 
     def compute_output_shape(self, token_embeddings_shape: Shape, segment_ids_shape: Shape | None = None) -> Shape:
         return token_embeddings_shape

@@ -2,20 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from keras_bert_flow.by_name import load_by_name
 
 PACKAGE = "keras_bert_flow."
-
-
-def check_heads(hidden_dim: int, num_heads: int) -> None:
-    """Raise ValueError unless the hidden width is divisible by the number of heads."""
-    if hidden_dim % num_heads:
-        raise ValueError(
-            f"`hidden_dim` must be divisible by `num_heads`. Received: hidden_dim={hidden_dim}, "
-            f"num_heads={num_heads}. Try hidden_dim={max(1, round(hidden_dim / num_heads)) * num_heads}."
-        )
 
 
 @dataclass(frozen=True)
@@ -53,8 +44,15 @@ class EncoderShape:
     mlm_layer_norm_epsilon: float | None = None
     num_pieces: int | None = None
 
+    pooler_act: ClassVar[str] = "tanh"  # activation of the pooler, by its name in Keras
+
     def __post_init__(self) -> None:
-        check_heads(self.hidden_dim, self.num_heads)
+        if self.hidden_dim % self.num_heads:
+            nearest = max(1, round(self.hidden_dim / self.num_heads)) * self.num_heads
+            raise ValueError(
+                f"`hidden_dim` must be divisible by `num_heads`. Received: hidden_dim={self.hidden_dim}, "
+                f"num_heads={self.num_heads}. Try hidden_dim={nearest}."
+            )
 
     @property
     def embedding_dim(self) -> int:
@@ -65,11 +63,6 @@ class EncoderShape:
     def position_offset(self) -> int:
         """Row of the first token in the position embeddings."""
         return 0
-
-    @property
-    def pooler_act(self) -> str:
-        """Activation of the pooler, by its name in Keras."""
-        return "tanh"
 
     @property
     def num_position_rows(self) -> int:
@@ -108,14 +101,10 @@ class EncoderShape:
         intermediate_dim = max(1, self.intermediate_dim * heads // self.num_heads)
         return replace(self, num_heads=heads, hidden_dim=heads * self.head_dim, intermediate_dim=intermediate_dim)
 
-    def describe(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
-
 
 def describe_shape(shape: EncoderShape) -> dict[str, Any]:
     """Serialise a shape to plain values, with its class as `kind`; see `make_shape`."""
-    return {"kind": f"{type(shape).__module__}:{type(shape).__name__}"} | shape.describe()
+    return {"kind": f"{type(shape).__module__}:{type(shape).__name__}"} | asdict(shape)
 
 
 def make_shape(values: Mapping[str, Any]) -> EncoderShape:

@@ -1,6 +1,7 @@
 """The encoder (backbone) as a functional Keras model: its blocks, and loading and saving of presets."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
@@ -185,7 +186,7 @@ class Backbone(ReentrantModel):
         self.hidden_states = hidden_states
         self.blocks = stack.blocks
         self.embedding_projection = stack.embedding_projection
-        for field, value in shape.describe().items():
+        for field, value in asdict(shape).items():
             setattr(self, field, value)
 
     @classmethod
@@ -249,7 +250,7 @@ class Backbone(ReentrantModel):
     def get_config(self) -> dict[str, Any]:
         return {
             "family": self.family,
-            **self.shape.describe(),
+            **asdict(self.shape),
             "use_pooler": self.use_pooler,
             "dtype": self.dtype_policy.name,
             "name": self.name,

@@ -187,11 +187,6 @@ def are_distributions(labels: Tensor, logits: Tensor) -> bool:
     return len(labels.shape) == len(logits.shape) > 1 and labels.shape[-1] == logits.shape[-1] not in (1, None)
 
 
-def share_logits(labels: Tensor, logits: Tensor) -> bool:
-    """Return whether all labels of a row, (batch, labels), share one set of logits, (batch, 1, classes)."""
-    return len(logits.shape) == 3 and logits.shape[1] == 1 and len(labels.shape) == 2 and labels.shape[1] != 1
-
-
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
     """Sparse categorical cross-entropy of logits, computed by rows; labels that share logits each have a loss.
@@ -222,7 +217,8 @@ class TokenLoss(keras.losses.SparseCategoricalCrossentropy):
         return ops.where(is_class, losses, ops.cast(float("nan"), losses.dtype))
 
     def _find_entropies(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        if share_logits(y_true, y_pred):
+        is_shared = len(y_pred.shape) == 3 and y_pred.shape[1] == 1
+        if is_shared and len(y_true.shape) == 2 and y_true.shape[1] != 1:  # (batch, labels) and (batch, 1, classes)
             logits = ops.convert_to_tensor(y_pred)[:, 0]  # (batch, classes)
             picked = ops.take_along_axis(logits, ops.cast(y_true, "int32"), axis=-1)
             return ops.logsumexp(logits, axis=-1, keepdims=True) - picked

@@ -124,15 +124,21 @@ class DatasetLosses:
     """
 
     def __init__(self, losses: Mapping[str | None, keras.losses.Loss], weights: Mapping[str | None, float]) -> None:
-        self._losses = {name: _without_reduction(loss) for name, loss in losses.items()}
+        self._losses = {
+            name: type(loss).from_config(loss.get_config() | {"reduction": "none"}) for name, loss in losses.items()
+        }
         self._weights = weights
 
     @classmethod
     def make(cls, losses: Any, weights: Any) -> "DatasetLosses | None":
         """Return the losses of a model, or None if the mean of one over a dataset is not defined."""
         losses = losses if isinstance(losses, Mapping) else {None: losses}
-        if not all(_has_mean(loss) for loss in losses.values()):
-            return None
+        # Of this package or of Keras, and a mean or a sum: others divide in other ways.
+        modules = ("keras_bert_flow.models.", keras.losses.Loss.__module__.partition(".")[0] + ".")
+        for loss in losses.values():
+            is_known = isinstance(loss, keras.losses.Loss) and type(loss).__module__.startswith(modules)
+            if not is_known or loss.reduction not in MEANS:
+                return None
         if weights is not None and not isinstance(weights, Mapping):
             return None
         return cls(losses, {name: 1.0 if weights is None else weights.get(name, 1.0) for name in losses})
@@ -160,18 +166,6 @@ class DatasetLosses:
             total = total + self._weights[name] * mean.result()
         means["loss"].reset_state()
         means["loss"].update_state(total)
-
-
-def _has_mean(loss: Any) -> bool:
-    """Return whether a loss is one of this package or of Keras, and a mean or a sum; others divide in other ways."""
-    is_known = type(loss).__module__.startswith(
-        ("keras_bert_flow.models.", keras.losses.Loss.__module__.partition(".")[0] + ".")
-    )
-    return is_known and isinstance(loss, keras.losses.Loss) and loss.reduction in MEANS
-
-
-def _without_reduction(loss: keras.losses.Loss) -> keras.losses.Loss:
-    return type(loss).from_config(loss.get_config() | {"reduction": "none"})
 
 
 def _measure(loss: keras.losses.Loss, labels: Any, outputs: Any, weights: Any) -> tuple[Any, Any]:

@@ -74,17 +74,22 @@ class ReentrantModel(keras.Model):
 
     @contextmanager
     def _keeping_state(self) -> Iterator[None]:
-        """Keep the global state, and let the next call after a failed one trace its own TensorFlow function.
+        """Leave PyTorch's recording of gradients and Keras' name scopes as they were, after an exception too.
 
-        One that failed in its first trace would not create the variables of the optimizer and the metrics any more.
+        Keras' `name_scope` appends to a list of the thread, and an interrupt between that and the body of its `with`
+        leaves the entry there: the path of each variable that is created later would begin with it.
+
+        The next call after a failed one traces its own TensorFlow function: one that failed in its first trace would
+        not create the variables of the optimizer and the metrics any more.
         """
-        with keeping_global_state():
-            try:
+        try:
+            with keeping_grad_mode():
                 yield
-            except Exception:
-                if keras.backend.backend() == "tensorflow":
-                    self.train_function = self.test_function = self.predict_function = None
-                raise
+        except BaseException as error:
+            if isinstance(error, Exception) and keras.backend.backend() == "tensorflow":
+                self.train_function = self.test_function = self.predict_function = None
+            close_name_scopes()
+            raise
 
     def make_train_function(self, force: bool = False) -> None:
         """With `jit_compile=True` on PyTorch, record the step instead of compiling Python; see `CapturedStep`."""
@@ -101,21 +106,6 @@ class ReentrantModel(keras.Model):
             super().make_test_function(force)
         elif force or getattr(self, "test_function", None) is None:
             self.test_function = make_test_function(self)
-
-
-@contextmanager
-def keeping_global_state() -> Iterator[None]:
-    """Leave PyTorch's recording of gradients and Keras' name scopes as they were, after an exception too.
-
-    Keras' `name_scope` appends to a list of the thread, and an interrupt between that and the body of its `with` leaves
-    the entry there: the path of each variable that is created later would begin with it.
-    """
-    try:
-        with keeping_grad_mode():
-            yield
-    except BaseException:
-        close_name_scopes()
-        raise
 
 
 def close_name_scopes() -> None:

@@ -18,7 +18,7 @@ from keras_bert_flow.prediction.lines import (
     read_until_mistake,
 )
 from keras_bert_flow.tasks.core.task import Prediction
-from keras_bert_flow.tasks.core.texts import CutTexts, make_text_example
+from keras_bert_flow.tasks.core.texts import CutTexts, describe_cut, make_text_example
 from keras_bert_flow.tasks.formats.rows import read_lines
 from keras_bert_flow.tasks.formats.tables import read_columns
 from keras_bert_flow.text.corpus.inputs import PARQUET
@@ -93,7 +93,7 @@ class BasePredictor(ABC):
 
     def tell_cut_texts(self) -> None:
         """Log how many texts so far were longer than the model reads, once."""
-        if not self._has_told and (line := self.cut_texts.describe()):
+        if not self._has_told and (line := describe_cut(self.cut_texts.counters)):
             self._has_told = True
             _logger.warning("%s", line)
 

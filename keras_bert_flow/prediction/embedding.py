@@ -14,7 +14,7 @@ from keras_bert_flow.conversion.sentence_files import read_sentence_input
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features
 from keras_bert_flow.models.probing import WHOLE, make_features_model
 from keras_bert_flow.prediction.base_predictor import BasePredictor
-from keras_bert_flow.prediction.exported_model import ExportedModel, load_exported
+from keras_bert_flow.prediction.exported_model import is_exported, load_exported
 from keras_bert_flow.prediction.lines import list_items
 from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction
 from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, make_text_example
@@ -57,8 +57,11 @@ class Embedder(BasePredictor):
         folder, read = directory.folder, directory.files.read
         self.task = SentenceEmbedding(pooling=pooling, normalize=normalize)
         self.tokenizer = directory.tokenizer
-        self.model = load_exported(folder, self.task.kind, threads)
-        if self.model is None:
+        self._is_exported = is_exported(folder)
+        self.model: Any
+        if self._is_exported:
+            self.model = load_exported(folder, self.task.kind, threads)
+        else:
             self.model = load_task_model(self.task.kind, directory, **self.task.model_options)
         given = read_sentence_input(folder, read)
         if (folder / TASK_FILE).is_file():
@@ -68,7 +71,7 @@ class Embedder(BasePredictor):
                 f"{folder}: a prompt that is not pooled is not implemented. Received: include_prompt=false, and the "
                 f"prompt {abridge(ascii(given.prompt))}. Use `sentence_transformers` for this model."
             )
-        self._given, self._is_exported = given, isinstance(self.model, ExportedModel)
+        self._given = given
         longest = getattr(self.model, "backbone", self.model).max_positions
         super().__init__(longest if given.max_tokens is None else min(given.max_tokens, longest), batch_positions)
 

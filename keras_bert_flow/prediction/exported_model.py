@@ -2,7 +2,6 @@
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -84,14 +83,12 @@ class ExportedModel:
         return outputs
 
 
-def load_exported(folder: str | Path, kind: str, threads: int | None = None) -> Any:
-    """Return the exported model of a folder, or None if it is a model directory.
+def load_exported(folder: str | Path, kind: str, threads: int | None = None) -> ExportedModel:
+    """Return the exported model of a folder, which `is_exported`.
 
     Raises:
         ValueError: it was exported as something other than `kind`, or as for `ExportedModel`.
     """
-    if not is_exported(folder):
-        return None
     model = ExportedModel(folder, threads)
     if model.kind != kind:
         raise ValueError(

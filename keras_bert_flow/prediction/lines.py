@@ -8,7 +8,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
 
@@ -160,11 +160,14 @@ def read_until_mistake(items: Iterable[Any]) -> tuple[list[Any], ValueError | No
 
 def write_lines(chunks: Iterable[Sequence[Prediction]], path: str | Path | None) -> None:
     """Write predictions as they arrive: atomically to a file, or to standard output."""
-    if path is None:
-        _write(chunks, sys.stdout)
-        return
-    with writing_whole(path) as unfinished, unfinished.open("w", encoding="utf-8") as file:
-        _write(chunks, file)
+    with ExitStack() as stack:
+        file: TextIO = sys.stdout
+        if path is not None:
+            file = stack.enter_context(stack.enter_context(writing_whole(path)).open("w", encoding="utf-8"))
+        for predictions in chunks:
+            for prediction in predictions:
+                show_json(json.dumps(prediction, ensure_ascii=False, default=np.ndarray.tolist), file)
+            file.flush()  # the reader of a pipe may be waiting for it
 
 
 def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
@@ -195,13 +198,6 @@ def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
 def _has_more(descriptor: int) -> bool:
     """Return whether reading would return at once, as it always would for a file."""
     return bool(select.select([descriptor], [], [], 0)[0])
-
-
-def _write(chunks: Iterable[Sequence[Prediction]], file: TextIO) -> None:
-    for predictions in chunks:
-        for prediction in predictions:
-            show_json(json.dumps(prediction, ensure_ascii=False, default=np.ndarray.tolist), file)
-        file.flush()  # the reader of a pipe may be waiting for it
 
 
 # Write text features as NumPy arrays (.npz).

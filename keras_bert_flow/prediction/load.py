@@ -11,6 +11,7 @@ from keras_bert_flow.conversion.adapters import is_bare_adapter
 from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.directory_files import number_labels, read_labels
 from keras_bert_flow.conversion.tables.table import find_table
+from keras_bert_flow.files.paths import is_configuration
 from keras_bert_flow.prediction.lines import check_batch_positions
 from keras_bert_flow.tasks.core.task import TASK_FILE, Task
 from keras_bert_flow.tasks.registry import make_task, read_task
@@ -179,8 +180,7 @@ def load(folder: str | Path | ModelDirectory, task: str | None = None, **options
         (3, ['score', 'sequence', 'token', 'token_str'])
     """
     if not isinstance(folder, ModelDirectory):
-        is_configuration = Path(folder).suffix in (".yaml", ".yml") and not Path(folder).is_dir()
-        folder = ModelDirectory(load_public("find_model")(folder) if is_configuration else folder)
+        folder = ModelDirectory(load_public("find_model")(folder) if is_configuration(folder) else folder)
     if is_bare_adapter(folder.folder):
         # peft writes the matrices alone: the tokenizer, the settings and the task are those of the base.
         with tempfile.TemporaryDirectory() as place:

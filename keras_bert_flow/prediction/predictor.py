@@ -8,7 +8,7 @@ from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, predict_features
 from keras_bert_flow.prediction.base_predictor import BasePredictor
-from keras_bert_flow.prediction.exported_model import load_exported
+from keras_bert_flow.prediction.exported_model import is_exported, load_exported
 from keras_bert_flow.prediction.load import find_task
 from keras_bert_flow.tasks.core.task import TASK_FILE, Features, Prediction
 from keras_bert_flow.tasks.core.texts import make_text_example
@@ -40,9 +40,11 @@ class Predictor(BasePredictor):
         self._may_be_pairs = hasattr(self.task, "text_pair") and not (folder / TASK_FILE).is_file()
         super().__init__(sequence_length, batch_positions)
         self.tokenizer = directory.tokenizer
-        self.model = load_exported(folder, self.task.kind, threads) or load_task_model(
-            self.task.kind, directory, labels=self.task.labels, needs_head=True
-        )
+        self.model: Any
+        if is_exported(folder):
+            self.model = load_exported(folder, self.task.kind, threads)
+        else:
+            self.model = load_task_model(self.task.kind, directory, labels=self.task.labels, needs_head=True)
 
     def take_weights(self, folder: str | Path) -> None:
         """Load the weights of another run of the same fine-tuning into this model, which is already compiled."""

@@ -153,7 +153,9 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
                 if not resumable:
                     _remove(work)
                 work.mkdir(exist_ok=resumable)  # fails if rmtree failed: old files must not be published
-                _remove_temporary(work)
+                # Temporary files of killed runs would be published with it.
+                for path in list(work.rglob(f".*{TEMPORARY_SUFFIX}")):
+                    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
                 yield work
                 sync_folder(work)
                 os.rename(work, output)
@@ -272,12 +274,6 @@ def _remove(folder: Path) -> None:
 def temporary_path(path: Path) -> Path:
     """Return a name next to a file, for its content until it is complete."""
     return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
-
-
-def _remove_temporary(folder: Path) -> None:
-    """Remove temporary files of killed runs anywhere in a work folder; they would be published with it."""
-    for path in list(folder.rglob(f".*{TEMPORARY_SUFFIX}")):
-        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:

@@ -134,17 +134,11 @@ def _is_same(first: Path, second: Path) -> bool:
 
 # Find the model that the runs of a configuration have made, so that its file can stand for the model.
 
-SUFFIXES = (".yaml", ".yml")
 # Sections that decide what a model is.
 COMPARED = ("corpus", "vocabulary", "records", "model", "pretraining", "task", "finetuning")
 SEED_RUNS = "pretrained/seed-*/run.json"
 
 _logger = logging.getLogger(__name__)
-
-
-def is_configuration(path: str | Path) -> bool:
-    """Return whether a path given as a model is that of a configuration."""
-    return Path(path).suffix in SUFFIXES and not Path(path).is_dir()
 
 
 def find_model(config: str | Path) -> Path:

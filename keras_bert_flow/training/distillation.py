@@ -1,6 +1,7 @@
 """Distil a smaller model from a teacher on pre-training records, and publish its model directory."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def make_distiller(config: PipelineConfig, teacher: Path) -> Distiller:
     settings = config.needed_distillation
     known = MaskedLM.from_preset(teacher, dropout_rate=0.0, attention_dropout_rate=0.0)
     shape = resolve_shape(settings.student, known.backbone.vocabulary_size)
-    sizes = shape.describe() | {"num_pieces": known.backbone.shape.num_pieces}
+    sizes = asdict(shape) | {"num_pieces": known.backbone.shape.num_pieces}
     student = MaskedLM(Backbone(settings.student.family, use_pooler=False, **sizes))
     if settings.start == "teacher":
         copy_layers(known, student)

@@ -9,7 +9,8 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.results.choosing import find_model, is_configuration
+from keras_bert_flow.files.paths import is_configuration
+from keras_bert_flow.results.choosing import find_model
 from keras_bert_flow.results.manifest import manifest_digest, read_manifest
 from tests.oracles.tiny_model import write_tiny_model
 from tests.patience import PATIENCE_SECONDS

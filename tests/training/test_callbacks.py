@@ -9,7 +9,7 @@ from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.loop.train import Interrupted, Intervals, train
+from keras_bert_flow.training.loop.train import Interrupted, Intervals, StepSize, train
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrain import pretrain
@@ -149,7 +149,7 @@ def test_run_that_a_callback_ended_is_not_gone_on_with(records, tmp_path):
             tmp_path,
             Checkpoints(tmp_path / "checkpoints", {}),
             lambda follow: {},
-            64,
+            StepSize(64),
             lines.append,
             callbacks=[callback],
         )

@@ -14,7 +14,7 @@ from keras_bert_flow.cli import explain
 from keras_bert_flow.console.interrupts import USER_ERROR
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.loop.train import Intervals, train
+from keras_bert_flow.training.loop.train import Intervals, StepSize, train
 from keras_bert_flow.training.optimizers import guard
 from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer, make_optimizer
 from keras_bert_flow.training.optimizers.guard import GuardedOptimizer
@@ -139,7 +139,7 @@ def test_infinite_gradient_of_a_finite_loss_is_seen(tmp_path, max_skipped_steps)
 
     def run():
         intervals, checkpoints = Intervals(8, 8, 8, 8), Checkpoints(tmp_path / "checkpoints", {})
-        return train(model, read, intervals, tmp_path, checkpoints, lambda follow: {}, 1, lines.append)
+        return train(model, read, intervals, tmp_path, checkpoints, lambda follow: {}, StepSize(1), lines.append)
 
     lines = []
     if max_skipped_steps:

@@ -13,7 +13,7 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.loop.logs import append_log, read_log, rewind_log
 from keras_bert_flow.training.loop.steps import Interval, StepFollower
-from keras_bert_flow.training.loop.train import Interrupted, Intervals, train
+from keras_bert_flow.training.loop.train import Interrupted, Intervals, StepSize, train
 from keras_bert_flow.training.optimizers.factory import adamw
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
@@ -42,7 +42,7 @@ def run(model, records, folder, intervals, evaluate=lambda follow: {}, report=la
         folder,
         Checkpoints(folder / "checkpoints", {"run": 1}),
         evaluate,
-        4 * 16,
+        StepSize(4 * 16),
         report,
     )
 

@@ -108,7 +108,7 @@ class StoredTensors(TensorMapping):
 
     def __getitem__(self, name: str) -> np.ndarray:
         place = self._places[name]
-        array = _view(place, math.prod(place.shape))
+        array = np.frombuffer(place.content, _DTYPES[place.dtype], math.prod(place.shape), place.start)
         # A copy, as a backend may keep the array that it is given, and the file may change.
         array = widen_bfloat16(array) if place.dtype == "BF16" else array.copy()
         release(place.content)
@@ -140,10 +140,17 @@ class StoredTensors(TensorMapping):
     def check_finite(self) -> None:
         """Raise ValueError if a floating-point tensor holds NaN or infinity; reads a few megabytes at a time."""
         for name, place in self._places.items():
-            size, values = FLOATS[place.dtype].itemsize if place.dtype in FLOATS else 1, math.prod(place.shape)
-            for offset in range(0, size * values if place.dtype in FLOATS else 0, CHUNK_BYTES):
-                count = min(CHUNK_BYTES // size, values - offset // size)
-                if not _is_finite(place.dtype, _view(place, count, offset)):
+            if place.dtype not in FLOATS:
+                continue
+            dtype, size = FLOATS[place.dtype], math.prod(place.shape)
+            for offset in range(0, size * dtype.itemsize, CHUNK_BYTES):
+                count = min(CHUNK_BYTES // dtype.itemsize, size - offset // dtype.itemsize)
+                values = np.frombuffer(place.content, dtype, count, place.start + offset)
+                if place.dtype == "BF16":
+                    is_finite = not (values & _BFLOAT16_EXPONENT == _BFLOAT16_EXPONENT).any()
+                else:
+                    is_finite = bool(np.isfinite(values).all())
+                if not is_finite:
                     raise ValueError(
                         f"{place.path}: weights must be finite. Received: {abridge(name)} with NaN or infinity. "
                         "Copy it again."
@@ -167,11 +174,6 @@ def find_dtype(name: str) -> np.dtype:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(name)
-
-
-def _view(place: _Place, count: int, offset: int = 0) -> np.ndarray:
-    """Return values of a tensor as they are in the file, from an offset in bytes."""
-    return np.frombuffer(place.content, _DTYPES[place.dtype], count, place.start + offset)
 
 
 def open_model_tensors(folder: Path, files: OpenedFiles | None = None) -> StoredTensors:
@@ -255,12 +257,6 @@ def open_tensors(path: Path, dtypes: tuple[str, ...] = READABLE, files: OpenedFi
     except ValueError as error:
         raise ValueError(f"{path}: not a whole safetensors file ({error}). Copy or save it again.") from None
     return StoredTensors(path, {name: place for name, place in places.items() if place.dtype in dtypes})
-
-
-def _is_finite(dtype: str, values: np.ndarray) -> bool:
-    if dtype == "BF16":
-        return not (values & _BFLOAT16_EXPONENT == _BFLOAT16_EXPONENT).any()
-    return bool(np.isfinite(values).all())
 
 
 def _read_header(path: Path, content: mmap.mmap | bytes) -> dict[str, _Place]:

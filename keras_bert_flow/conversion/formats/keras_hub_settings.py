@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -319,7 +320,7 @@ def read_model(folder: Path) -> HubModel:
     kind, stored = task.kind if task else None, _read_stored(folder, backbone.family)
     architecture = ARCHITECTURES[kind]
     shape = _make_shape(folder, backbone, hub, kind, stored)
-    config = make_hf_config(shape.describe() | {"family": backbone.family}, architecture)
+    config = make_hf_config(asdict(shape) | {"family": backbone.family}, architecture)
     lacking = ("attention_dropout_rate", "initializer_range")  # settings that KerasHub lacks
     free = {setting.theirs for setting in table.settings if setting.ours in lacking}
     config |= {name: value for name, value in stored.items() if name not in config or name in free}

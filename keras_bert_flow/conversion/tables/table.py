@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,14 @@ class FamilyTable:
         This is a generator because a damaged `config.json` may claim a billion layers.
         """
         absent = () if shape.projects_embeddings else (EMBEDDING_PROJECTION,)
-        yield from size_tensors({ours: tensors for ours, tensors in self.embeddings.items() if ours not in absent})
-        for index in range(shape.num_blocks):
-            yield from size_tensors(self.block, self.block_name.format(index))
+        embeddings = [tensors for ours, tensors in self.embeddings.items() if ours not in absent]
+        blocks = ((self.block_name.format(index), self.block.values()) for index in range(shape.num_blocks))
+        for prefix, parts in chain([("", embeddings)], blocks):
+            for tensors in parts:
+                for name in split_fused(prefix + tensors.name):
+                    yield f"{name}.weight", tensors.weight
+                    if tensors.bias:
+                        yield f"{name}.bias", tensors.bias
 
     def list_copies(self, shape: EncoderShape) -> Iterator[tuple[str, str]]:
         """Yield name pairs for layers that all blocks share here: in the lowest block, and in another block.
@@ -162,15 +168,6 @@ class FamilyTable:
 def find_root(name: str) -> str:
     """Return the first component of a tensor's name."""
     return name.partition(".")[0]
-
-
-def size_tensors(parts: Mapping[str, Tensors], prefix: str = "") -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield the name and shape of each tensor of some layers."""
-    for tensors in parts.values():
-        for name in split_fused(prefix + tensors.name):
-            yield f"{name}.weight", tensors.weight
-            if tensors.bias:
-                yield f"{name}.bias", tensors.bias
 
 
 def split_fused(name: str) -> list[str]:

@@ -24,10 +24,7 @@ class DistilBertShape(EncoderShape):
     # Constants: its `config.json` has no fields for them.
     num_segments: ClassVar[int] = 0  # type: ignore[misc]  # no field, so no argument either
     layer_norm_epsilon: ClassVar[float] = 1e-12  # type: ignore[misc]
-
-    @property
-    def pooler_act(self) -> str:
-        return "relu"
+    pooler_act: ClassVar[str] = "relu"
 
 
 DISTILBERT = Family("distilbert", "DistilBERT", DistilBertShape, has_pooler=False, has_sentence_task=False)
@@ -47,10 +44,7 @@ class ElectraShape(EncoderShape):
     """
 
     embedding_dim: int = 128
-
-    @property
-    def pooler_act(self) -> str:
-        return "gelu"
+    pooler_act: ClassVar[str] = "gelu"
 
 
 ELECTRA = Family("electra", "ELECTRA", ElectraShape, has_pooler=False, has_sentence_task=False)

@@ -48,14 +48,6 @@ class ModelWithClasses(ModelWithHead):
         labels: Sequence[str] | None,
         name: str,
     ) -> None:
-        count = self._count_classes(num_classes, labels)
-        super().__init__(backbone, inputs, classify(backbone, hidden, count, dropout_rate), name)
-        self.num_classes = count
-        self.dropout_rate = dropout_rate
-        self.labels = None if labels is None else tuple(labels)
-
-    @classmethod
-    def _count_classes(cls, num_classes: int | None, labels: Sequence[str] | None) -> int:
         if num_classes is None and labels is not None:
             num_classes = len(labels)
         if num_classes is None:
@@ -63,9 +55,9 @@ class ModelWithClasses(ModelWithHead):
                 "A classifier must be given its classes. Received: neither `labels` nor `num_classes`. "
                 "Try labels=['no', 'yes']."
             )
-        if num_classes < cls.least_classes:
+        if num_classes < self.least_classes:
             raise ValueError(
-                f"`num_classes` must be at least {cls.least_classes}. Received: num_classes={num_classes}. "
+                f"`num_classes` must be at least {self.least_classes}. Received: num_classes={num_classes}. "
                 "Count the labels."
             )
         if labels is not None and len(labels) != num_classes:
@@ -73,7 +65,10 @@ class ModelWithClasses(ModelWithHead):
                 f"`labels` must hold `num_classes` names. Received: {len(labels)} labels, num_classes={num_classes}. "
                 f"Try num_classes={len(labels)}."
             )
-        return num_classes
+        super().__init__(backbone, inputs, classify(backbone, hidden, num_classes, dropout_rate), name)
+        self.num_classes = num_classes
+        self.dropout_rate = dropout_rate
+        self.labels = None if labels is None else tuple(labels)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {

@@ -49,11 +49,6 @@ def masked_token_logits(
     return OutputBias(backbone.shape.num_pieces, dtype="float32", name="mlm")(logits)
 
 
-def save_masked_lm(saved: SavedAs, tie_weights: bool) -> SavedAs:
-    """Return the `SavedAs` of a model with a masked-LM head, adapted to untied output weights."""
-    return saved if tie_weights else replace(saved, head=saved.head | MASKED_LM_TABLE)
-
-
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class MaskedLM(ModelWithHead):
     """Masked language model, for pre-training with the objective `mlm`.
@@ -90,7 +85,8 @@ class MaskedLM(ModelWithHead):
         mlm = masked_token_logits(backbone, sequence, inputs["mask_positions"], tie_weights=tie_weights)
         super().__init__(backbone, inputs, {"mlm": mlm}, name)
         self.tie_weights = tie_weights
-        self.saved_as = save_masked_lm(self.saved_as, tie_weights)
+        if not tie_weights:
+            self.saved_as = replace(self.saved_as, head=self.saved_as.head | MASKED_LM_TABLE)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"tie_weights": self.tie_weights}
@@ -144,7 +140,8 @@ class BertPretrainer(ModelWithHead):
         nsp = project(backbone, encoded["pooled_output"], 2, "nsp", truncated_normal)
         super().__init__(backbone, inputs, {"mlm": mlm, "nsp": nsp}, name)
         self.tie_weights = tie_weights
-        self.saved_as = save_masked_lm(self.saved_as, tie_weights)
+        if not tie_weights:
+            self.saved_as = replace(self.saved_as, head=self.saved_as.head | MASKED_LM_TABLE)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"tie_weights": self.tie_weights}

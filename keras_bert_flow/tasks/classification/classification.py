@@ -31,7 +31,6 @@ from keras_bert_flow.tasks.core.texts import (
     labels_of,
     logits_of,
     make_text_example,
-    name_shares,
     probabilities_of,
     read_examples,
     refuse_labels,
@@ -169,7 +168,7 @@ class Classification(ClassificationSettings, Task):
         return {
             "label": self.labels[chosen],
             "probability": float(probabilities[chosen]),
-            "probabilities": name_shares(self.labels, probabilities),
+            "probabilities": dict(zip(self.labels, probabilities.tolist(), strict=True)),
         }
 
     def _label_ids(self, examples: Sequence[TextExample]) -> np.ndarray:

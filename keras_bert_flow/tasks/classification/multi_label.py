@@ -20,7 +20,6 @@ from keras_bert_flow.tasks.core.texts import (
     labels_of,
     logits_of,
     make_text_example,
-    name_shares,
     read_examples,
     require_learnt,
 )
@@ -165,7 +164,7 @@ class MultiLabel(MultiLabelSettings, Task):
     def _predict(self, probabilities: np.ndarray, chosen: np.ndarray) -> Prediction:
         return {
             "labels": [label for label, given in zip(self.labels, chosen, strict=True) if given],
-            "probabilities": name_shares(self.labels, probabilities),
+            "probabilities": dict(zip(self.labels, probabilities.tolist(), strict=True)),
         }
 
     def _mark(self, examples: Sequence[TextExample]) -> np.ndarray:

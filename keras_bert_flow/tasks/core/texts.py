@@ -185,26 +185,20 @@ class CutTexts:
         if not self._lengths:
             return {}
         over = {length: count for length, count in self._lengths.items() if length > self.sequence_length}
+        longer = length_that_cuts_few = 0
+        for length in sorted(self._lengths, reverse=True):
+            longer += self._lengths[length]
+            if longer > FEW * self._lengths.total():
+                length_that_cuts_few = length
+                break
         return {
             "sequence_length": self.sequence_length,
             "texts": self._lengths.total(),
             "texts_cut": sum(over.values()),
             "tokens": sum(length * count for length, count in self._lengths.items()),
             "tokens_cut": sum((length - self.sequence_length) * count for length, count in over.items()),
-            "length_that_cuts_few": self._find_length(),
+            "length_that_cuts_few": length_that_cuts_few,
         }
-
-    def describe(self) -> str:
-        """Return a sentence on the texts that were cut; empty if none was."""
-        return describe_cut(self.counters)
-
-    def _find_length(self) -> int:
-        longer, total = 0, self._lengths.total()
-        for length in sorted(self._lengths, reverse=True):
-            longer += self._lengths[length]
-            if longer > FEW * total:
-                return length
-        return 0
 
 
 def describe_cut(counters: Mapping[str, int]) -> str:
@@ -376,11 +370,6 @@ def token_logits_of(outputs: Mapping[str, Any], name: str, features: Features) -
                 "The training has diverged: lower its learning rate."
             )
     return logits
-
-
-def name_shares(names: Sequence[str], shares: np.ndarray) -> dict[str, float]:
-    """Return a dict of name → share, in plain Python values."""
-    return dict(zip(names, shares.tolist(), strict=True))
 
 
 # Check the fields of a task.

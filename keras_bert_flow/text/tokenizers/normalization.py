@@ -44,7 +44,12 @@ def normalize_text(text: str, cased: bool, strip_accents: bool | None = None, sp
     text = clean_text(text)
     text = text if cased else text.lower()
     strip_accents = not cased if strip_accents is None else strip_accents
-    return " ".join((_fold(text, split_han) if strip_accents else text.translate(_SPACED[split_han])).split())
+    if not strip_accents:
+        return " ".join(text.translate(_SPACED[split_han]).split())
+    folded = text.translate(_FOLDED[split_han])
+    if _ORDERED and not _ORDERED.isdisjoint(text):  # of the characters that the line above has seen
+        folded = decompose(text).translate(_STRIPPED[split_han])
+    return " ".join(folded.split())
 
 
 def clean_text(text: str) -> str:
@@ -68,14 +73,6 @@ def decompose(text: str) -> str:
     decomposed = "".join(unicodedata.normalize("NFD", character) for character in text)
     runs = groupby(decomposed, key=lambda character: unicodedata.combining(character) > 0)
     return "".join("".join(sorted(run, key=unicodedata.combining) if is_marks else run) for is_marks, run in runs)
-
-
-def _fold(text: str, split_han: bool) -> str:
-    """Decompose a text, strip accents, and separate punctuation and perhaps Han characters."""
-    folded = text.translate(_FOLDED[split_han])
-    if _ORDERED and not _ORDERED.isdisjoint(text):
-        return decompose(text).translate(_STRIPPED[split_han])
-    return folded
 
 
 class _CharacterTable(dict):

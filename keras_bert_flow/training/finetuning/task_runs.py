@@ -36,7 +36,7 @@ from keras_bert_flow.training.loop.identity import finetuning_identity, list_cha
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
-from keras_bert_flow.training.loop.train import Intervals, train
+from keras_bert_flow.training.loop.train import Intervals, StepSize, train
 from keras_bert_flow.training.optimizers.factory import find_rate_factors, make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import NotFiniteError
 from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
@@ -250,9 +250,8 @@ class TaskRuns:
             folder,
             checkpoints,
             evaluate,
-            batches.mean_positions,
+            StepSize(batches.mean_positions, self._parts),
             lambda line: self._report(about | dict(line)),
-            batches_per_step=self._parts,
             callbacks=callbacks,
             on_begin=on_begin,
             limit=limit,

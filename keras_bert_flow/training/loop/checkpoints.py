@@ -264,11 +264,10 @@ def _list_variables(model) -> dict[str, Any]:
 
 
 def _read_state(model) -> dict[str, np.ndarray]:
-    return {path: _to_numpy(variable) for path, variable in _list_variables(model).items()}
-
-
-def _to_numpy(variable) -> np.ndarray:
-    return np.ascontiguousarray(read_variable(variable)).reshape(variable.shape)
+    return {
+        path: np.ascontiguousarray(read_variable(variable)).reshape(variable.shape)
+        for path, variable in _list_variables(model).items()
+    }
 
 
 def _write_state(model, state: StoredTensors, folder: Path) -> None:

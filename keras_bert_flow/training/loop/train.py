@@ -24,7 +24,7 @@ from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.loop.logs import EventFile, append_log, rewind_log
 from keras_bert_flow.training.loop.steps import Interval, StepFollower, TimeLimit
-from keras_bert_flow.training.optimizers.guard import NotFiniteError, check_steps
+from keras_bert_flow.training.optimizers.guard import GuardedOptimizer, NotFiniteError
 
 UntilStopped = Callable[[Iterable], Iterator]
 
@@ -35,6 +35,32 @@ class Interrupted(Exception):
 
 class _StopRequest(Exception):
     """A stop was requested before the interval had its line in the log."""
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """What is computed in a step, from which follows the speed that is logged.
+
+    Attributes:
+        tokens: batch size × sequence length, padding included.
+        batches: number of batches that the optimizer accumulates.
+        flops: FLOPs, for `flops_per_second`; None: not counted.
+        peak_flops: peak FLOP/s of the device, for `utilisation`.
+    """
+
+    tokens: int
+    batches: int = 1
+    flops: int | None = None
+    peak_flops: float | None = None
+
+    def measure_speed(self, interval: Interval) -> dict[str, float]:
+        steps_per_second = (interval.step - interval.start) / interval.seconds
+        speed: dict[str, float] = {"tokens_per_second": round(self.tokens * steps_per_second)}
+        if self.flops:
+            speed["flops_per_second"] = round(self.flops * steps_per_second)
+            if self.peak_flops:
+                speed["utilisation"] = self.flops * steps_per_second / self.peak_flops
+        return speed
 
 
 @dataclass(frozen=True)
@@ -70,11 +96,8 @@ def train(
     folder: Path,
     checkpoints: Checkpoints,
     evaluate: Callable[[UntilStopped], Mapping[str, float]],
-    tokens_per_step: int,
+    step_size: StepSize,
     report: Callable[[Mapping[str, Any]], None],
-    batches_per_step: int = 1,
-    flops_per_step: int | None = None,
-    peak_flops: float | None = None,
     callbacks: Sequence[keras.callbacks.Callback] = (),
     tensorboard: bool = False,
     on_begin: Callable[[], None] = lambda: None,
@@ -90,11 +113,8 @@ def train(
         checkpoints: the checkpoints of the run.
         evaluate: returns the scores to add to a line of the log. Its argument is a function to wrap its batches in,
             which ends the evaluation if a stop is requested.
-        tokens_per_step: batch size × sequence length, padding included.
+        step_size: what is computed in a step.
         report: called with every line of the log.
-        batches_per_step: number of batches that the optimizer accumulates.
-        flops_per_step: FLOPs of a step, for `flops_per_second` in the log.
-        peak_flops: peak FLOP/s of the device, for `utilisation`.
         callbacks: see `UserCallbacks`.
         tensorboard: write a TensorBoard event file next to log.jsonl.
         on_begin: called once log.jsonl has no lines of steps that will be repeated.
@@ -111,7 +131,12 @@ def train(
     step, progress = checkpoints.restore(model)
     cluster.check_same(step)
     cluster.spread_seeds(model)
-    _check_total(step, intervals.total_steps)
+    if step > intervals.total_steps:
+        raise ValueError(
+            "`total_steps` must not be less than the steps that are done. Received: "
+            f"total_steps={intervals.total_steps} and a checkpoint of step {step}. Choose at least {step}, or another "
+            "output folder."
+        )
     interrupted = progress.get("interval") or progress.get("stretch")  # its name in checkpoints of earlier versions
     interval = Interval(**(interrupted or {"start": step, "step": step}))
     rewind_log(folder, interval.start)
@@ -137,9 +162,11 @@ def train(
             end = intervals.next_after(max(interval.start, interval.step - 1))  # the intervals may have changed
             if limit is not None:
                 end = min(end, limit.next_measurement(interval.step))
-            _fit(model, make_dataset, interval, end, users, stop_requested.is_set, batches_per_step, cluster)
-            speed = _measure_speed(interval, tokens_per_step, flops_per_step, peak_flops)
-            line = {"step": interval.step} | interval.logs | check_steps(model.optimizer) | speed
+            _fit(model, make_dataset, interval, end, users, stop_requested.is_set, step_size.batches, cluster)
+            line = {"step": interval.step} | interval.logs
+            if isinstance(model.optimizer, GuardedOptimizer):
+                line |= model.optimizer.check()
+            line |= step_size.measure_speed(interval)
             _check_finite(line)
             if limit is not None and interval.step == end:
                 limit.correct(end, elapsed_seconds + time.perf_counter() - started_at)
@@ -210,16 +237,6 @@ def _fit(
     interval.seconds += time.perf_counter() - started_at
 
 
-def _measure_speed(interval: Interval, tokens_per_step: int, flops_per_step: int | None, peak_flops: float | None):
-    steps_per_second = (interval.step - interval.start) / interval.seconds
-    speed: dict[str, float] = {"tokens_per_second": round(tokens_per_step * steps_per_second)}
-    if flops_per_step:
-        speed["flops_per_second"] = round(flops_per_step * steps_per_second)
-        if peak_flops:
-            speed["utilisation"] = flops_per_step * steps_per_second / peak_flops
-    return speed
-
-
 def _save_and_stop(
     model, checkpoints: Checkpoints, step: int, progress: Mapping[str, Any], users, cluster: Cluster
 ) -> NoReturn:
@@ -234,14 +251,6 @@ def _until(is_stopped: Callable[[], bool], batches: Iterable) -> Iterator:
         if is_stopped():
             raise _StopRequest
         yield batch
-
-
-def _check_total(step: int, total_steps: int) -> None:
-    if step > total_steps:
-        raise ValueError(
-            f"`total_steps` must not be less than the steps that are done. Received: total_steps={total_steps} and a "
-            f"checkpoint of step {step}. Choose at least {step}, or another output folder."
-        )
 
 
 def _check_finite(line: Mapping[str, float]) -> None:

@@ -226,10 +226,5 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         return cls(**(config | {"inner_optimizer": inner}))
 
 
-def check_steps(optimizer) -> dict[str, float]:
-    """Return the result of `GuardedOptimizer.check`, which may raise, or {} for another optimizer."""
-    return optimizer.check() if isinstance(optimizer, GuardedOptimizer) else {}
-
-
 def _to_int(variable) -> int:
     return int(np.asarray(read_variable(variable)))

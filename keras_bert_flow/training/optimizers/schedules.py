@@ -55,13 +55,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def _fall(self, step):
         if self.decay == CONSTANT:
             return ops.ones_like(step)
-        left = ops.clip((self.total_steps - step) / self._count_falling(), 0.0, 1.0)
-        return 0.5 - 0.5 * ops.cos(math.pi * left) if self.decay == COSINE else left
-
-    def _count_falling(self):
+        falling_steps = self.total_steps - (self.warmup_steps if self.decay_from == WARMUP else 0)
         if self.decay == TRAPEZOID:
-            return max(1, round(LAST_SHARE * self.total_steps))
-        return max(1, self.total_steps - (self.warmup_steps if self.decay_from == WARMUP else 0))
+            falling_steps = round(LAST_SHARE * self.total_steps)
+        left = ops.clip((self.total_steps - step) / max(1, falling_steps), 0.0, 1.0)
+        return 0.5 - 0.5 * ops.cos(math.pi * left) if self.decay == COSINE else left
 
     def get_config(self):
         names = ("peak", "warmup_steps", "total_steps", "decay", "decay_from")

@@ -1,6 +1,7 @@
 """Check that the encoder family, the tokenizer and the settings fit the pre-training objective."""
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ def check_shape(found: Mapping[str, Any], shape: ModelConfig, folder: Path) -> N
         shape: the configured shape.
         folder: the model directory, for the message.
     """
-    wanted = {"family": shape.family} | resolve_shape(shape, found["vocabulary_size"]).describe()
+    wanted = {"family": shape.family} | asdict(resolve_shape(shape, found["vocabulary_size"]))
     others = [
         f"{name}={found.get(name)}, not {value}"
         for name, value in wanted.items()

@@ -39,7 +39,7 @@ from keras_bert_flow.training.loop.identity import STEERING, pretraining_identit
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
 from keras_bert_flow.training.loop.tracker import Tracker
-from keras_bert_flow.training.loop.train import Intervals, train
+from keras_bert_flow.training.loop.train import Intervals, StepSize, train
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.pretraining.fit import check_padding
 from keras_bert_flow.training.pretraining.initial import load_initial_model, set_initial_tokens
@@ -286,7 +286,12 @@ def train_on_records(
     limit = None
     if settings.minutes is not None:
         limit = TimeLimit(stage_seconds(settings.minutes), settings.total_steps, model.optimizer.paced)
-    tokens_per_step = settings.batch_size * training.sequence_length
+    step_size = StepSize(
+        settings.batch_size * training.sequence_length,
+        settings.accumulate_batches,
+        settings.batch_size * flops,
+        settings.peak_flops,
+    )
     seconds = train(
         model,
         lambda step: pretraining_dataset(
@@ -310,11 +315,8 @@ def train_on_records(
         work.log_folder,
         checkpoints,
         evaluate,
-        tokens_per_step,
+        step_size,
         report_line,
-        batches_per_step=settings.accumulate_batches,
-        flops_per_step=settings.batch_size * flops,
-        peak_flops=settings.peak_flops,
         callbacks=callbacks,
         tensorboard=settings.tensorboard,
         on_begin=on_begin,
@@ -335,7 +337,7 @@ def train_on_records(
     # The run may have been killed after the last checkpoint, and a callback may end it at any step.
     if not scores or callbacks or chosen:
         evaluate()
-    tokens = tokens_per_step * steps
+    tokens = step_size.tokens * steps
     return (
         scores
         | chosen

@@ -1,5 +1,7 @@
 """Build a pre-training model from a configuration, and compile it for its devices."""
 
+from dataclasses import asdict
+
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig, PretrainingConfig
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
@@ -24,7 +26,7 @@ def make_pretrainer(
 ) -> ModelWithHead:
     """Build a pre-training model with new weights and the heads of the objective."""
     settings = settings or PretrainingConfig()
-    sizes = resolve_shape(shape, vocabulary_size).describe()
+    sizes = asdict(resolve_shape(shape, vocabulary_size))
     check_objective(objective, shape.family, settings.bag_of_words)
     kind = find_pretrainer(objective)
     options = {name: getattr(settings, name) for name in kind.settings}
