@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_bert_flow.by_name import load_by_name, load_public
+from keras_bert_flow.by_name import Registry, load_by_name, load_public
 from keras_bert_flow.conversion.adapters import is_bare_adapter
 from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.directory_files import number_labels, read_labels
@@ -140,13 +140,16 @@ def _count_labels(config: Mapping[str, Any]) -> int:
 
 FINE_TUNED = "task"
 CONVERT = "keras_bert_flow.conversion.convert:convert"
-# task → class, imported on first use
-ASKED_AS = {
-    FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
-    "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
-    "sentence_embedding": "keras_bert_flow.prediction.embedding:Embedder",
-    "features": "keras_bert_flow.prediction.embedding:FeatureExtractor",
-}
+# task → class
+ASKED_AS: Registry[Any] = Registry(
+    "The task of a model",
+    {
+        FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
+        "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
+        "sentence_embedding": "keras_bert_flow.prediction.embedding:Embedder",
+        "features": "keras_bert_flow.prediction.embedding:FeatureExtractor",
+    },
+)
 # task → arguments of the class after the folder
 OPTIONS = {
     FINE_TUNED: ("batch_positions", "threads"),
@@ -187,13 +190,13 @@ def load(folder: str | Path | ModelDirectory, task: str | None = None, **options
             load_by_name(CONVERT)(folder.folder, Path(place) / "merged")
             return load(Path(place) / "merged", task, **options)
     check_request(folder, task, options)
-    return load_by_name(ASKED_AS[task or FINE_TUNED])(folder, **options)
+    return ASKED_AS.find(task or FINE_TUNED)(folder, **options)
 
 
 def check_request(model: str | Path | ModelDirectory, task: str | None, options: Mapping[str, Any]) -> None:
     """Check the arguments of `load`, without loading the model; arguments and errors as for `load`."""
-    if task is not None and task not in ASKED_AS:
-        raise ValueError(f"A model must be asked as a known task. Received: {task!r}. Use: {', '.join(ASKED_AS)}.")
+    if task is not None:
+        ASKED_AS.check(task)
     directory = ModelDirectory.of(model)
     if task is None and (directory.folder / "config.json").is_file() and not has_task(directory):
         others = ", ".join(name for name in ASKED_AS if name != FINE_TUNED)

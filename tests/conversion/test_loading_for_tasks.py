@@ -8,7 +8,7 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.models.heads.registry import TASK_HEADS, find_task_head
+from keras_bert_flow.models.heads.registry import TASK_HEADS
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
 from tests.oracles.task_models import CASES, make_task_model
@@ -41,7 +41,7 @@ def pretrained(tmp_path_factory):
 def test_kinds_are_those_of_tasks():
     assert set(TASK_HEADS) == set(CASES) - {"embedding", "cosine_pairs"}
     for kind in TASK_HEADS:
-        assert find_task_head(kind) is CASES[kind].make.func
+        assert TASK_HEADS.find(kind) is CASES[kind].make.func
 
 
 @pytest.mark.any_backend
