@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.config.finetuning import TASKS
+from keras_bert_flow.config.finetuning import POOLED, TASKS
 from keras_bert_flow.config.loading import load_config
+from keras_bert_flow.tasks.baselines import linear_head, word_baseline
 from keras_bert_flow.tasks.formats.glue import GLUE, glue_task
 from keras_bert_flow.tasks.registry import KINDS, make_task
 
@@ -16,6 +17,11 @@ COMMON = {"name", "train", "dev"}
 
 def test_every_kind_has_settings():
     assert set(TASKS) == set(KINDS)
+
+
+def test_every_kind_that_is_pooled_has_its_baselines():
+    with_words = {kind for kind in KINDS if KINDS.find(kind).word_baseline}
+    assert set(POOLED) == with_words == {*linear_head.FITS} == {*word_baseline.FITS} == {*word_baseline.STRENGTHS}
 
 
 @pytest.mark.parametrize("kind", TASKS)

@@ -218,6 +218,8 @@ class MultipleChoice(MultipleChoiceSettings, Task):
 
     baseline: ClassVar[str] = "commonest place"
     headings: ClassVar[Mapping[str, str]] = {"accuracy": "accuracy %"}
+    is_asked_in_files: ClassVar[bool] = True
+    architecture: ClassVar[str | None] = "ForMultipleChoice"
 
     main_metric: str = "accuracy"
     labels: tuple[str, ...] = ()
@@ -231,6 +233,11 @@ class MultipleChoice(MultipleChoiceSettings, Task):
                 "Context, question, choices and label must be different columns, and `choices` at least one. "
                 f"Received: {abridge(columns)}. Name each one once."
             )
+
+    @classmethod
+    def find_fields(cls, labels: Sequence[str], source: str) -> dict[str, Any]:
+        """Return the columns of SWAG, which has no questions; a task with questions needs a `task.json`."""
+        return {"question": None}
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[ChoiceExample]:
         label = self.label if has_labels else None
