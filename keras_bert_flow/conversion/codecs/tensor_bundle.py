@@ -216,7 +216,6 @@ def _read_place(data: bytes, place: int) -> tuple[tuple[int, int], int]:
 _FIRST_BYTES = (0, 0x80, 0xC0, 0xE0, 0xF0, 0xF8, 0xFC, 0xFE, 0xFF)
 _HEADERS = (*((first, 0) for first in _FIRST_BYTES), (0xFF, 0x80), (0xFF, 0xC0))
 _ESCAPED = {0x00: b"\x00\xff", 0xFF: b"\xff\x00"}
-WHOLE = (0, -1)  # start and length of an axis that is not partitioned
 
 
 def name_slice(name: bytes, extents: Iterable[tuple[int, int]]) -> bytes:

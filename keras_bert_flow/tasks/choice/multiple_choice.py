@@ -199,7 +199,7 @@ def _read_label(place: str, columns: ChoiceColumns, values: dict[str, Any], coun
 @final
 @dataclass(frozen=True)
 class MultipleChoice(MultipleChoiceSettings, Task):
-    """Multiple choice between texts, in the layout of SWAG (the defaults) or, with the fields of `RACE`, of RACE.
+    """Multiple choice between texts, in the layout of SWAG (the defaults), or of RACE: `configs/tasks/race.yaml`.
 
     Each choice is a sequence of its own, [CLS] context [SEP] question and choice [SEP]. The model computes one logit
     per sequence and returns {"logits": (rows, choices)}. A prediction is {"label": index of the choice, from 0, "text",
@@ -321,10 +321,6 @@ class MultipleChoice(MultipleChoiceSettings, Task):
     def make_measure(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> Measure:
         pairs = zip(labels_of(examples), predictions, strict=True)
         return mean_measure([label == prediction["label"] for label, prediction in pairs])
-
-
-# Fields of a `MultipleChoice` for RACE as published: a folder of .txt files, each an article with questions.
-RACE = {"context": "article", "question": "questions", "choices": ("options",), "label": "answers"}
 
 
 def _predict(example: ChoiceExample, probabilities: np.ndarray, chosen: int) -> Prediction:
