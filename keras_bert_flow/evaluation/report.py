@@ -167,7 +167,7 @@ def describe_confusion(results: Mapping[str, Any]) -> list[str]:
     if len(names) > MAX_CLASSES:
         return [paragraph(f"{len(names)} classes are too many to show; the matrix is in metrics.json.", "note")]
     note = f"Rows: label. Columns: prediction. Pre-trained, {_sum_of_runs(results)}."
-    return [shaded_table("label", names, results["confusion"]), paragraph(note, "note")]
+    return [shaded_table(names, results["confusion"]), paragraph(note, "note")]
 
 
 def describe_errors(errors: Sequence[Mapping[str, Any]]) -> str:

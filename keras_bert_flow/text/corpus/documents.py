@@ -129,11 +129,9 @@ class Document:
     sentences: tuple[str, ...]
 
 
-def read_documents(
-    path: str, rule: ReadingRule, counts: Counter | None = None, storage: Storage = LOCAL
-) -> Iterator[Document]:
-    """Read the documents of one file; arguments and errors as for `read_texts`."""
-    for lines in read_texts(path, rule, counts, storage):
+def read_documents(path: str, rule: ReadingRule, counts: Counter | None = None) -> Iterator[Document]:
+    """Read the documents of one local file; arguments and errors as for `read_texts`."""
+    for lines in read_texts(path, rule, counts):
         yield make_document(lines, rule.split_lines)
 
 
