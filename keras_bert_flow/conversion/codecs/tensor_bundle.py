@@ -1,7 +1,8 @@
-"""Read and write TensorFlow checkpoints (index table and data files) without TensorFlow.
+"""Read and write TensorFlow checkpoints without TensorFlow, which need not be installed and takes seconds to load.
 
-The index is a sorted table of Protocol Buffers: a header under the empty key, and for each tensor its type, shape,
-shard, offset and checksum. A partitioned variable has one entry that lists its slices, and one entry per slice.
+A checkpoint is an index and data files. The index is a sorted table of Protocol Buffers: a header under the empty key,
+and for each tensor its type, shape, shard, offset and checksum. A partitioned variable has one entry that lists its
+slices, and one entry per slice.
 Source: tensorflow/core/protobuf/tensor_bundle.proto and core/util/tensor_bundle/tensor_bundle.cc.
 """
 
