@@ -11,6 +11,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig, PretrainingConfig
 from keras_bert_flow.conversion.tables.table import TABLES
 from keras_bert_flow.models.families.family import FAMILIES
+from keras_bert_flow.models.pretraining import replaced_tokens
 from keras_bert_flow.models.pretraining.registry import PRETRAINERS
 from keras_bert_flow.models.sizes import SIZES
 from keras_bert_flow.text.objectives import OBJECTIVES
@@ -46,6 +47,7 @@ def test_registries_of_the_same_names_agree():
     """Registries without Keras, and those of what needs it."""
     assert TABLES.keys() == FAMILIES.keys()
     assert PRETRAINERS.keys() == OBJECTIVES.keys()
+    assert OBJECTIVES.find("rtd").families == replaced_tokens.FAMILIES
 
 
 def test_settings_name_what_is_registered():

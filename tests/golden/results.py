@@ -281,7 +281,9 @@ def make_task_config(folder: Path):
     for name, rows, seed in (("train", 24, 0), ("dev", 10, 1)):
         write_table(folder / f"{name}.tsv", rows, seed)
     compares = keras.backend.backend() == "torch"  # elsewhere another model is to be compiled
-    config = make(folder, epochs=3, seeds=(1,), max_widths=1, compare_initial=False, compare_random=compares)
+    config = make(
+        folder, batch_size=8, epochs=3, seeds=(1,), max_widths=1, compare_initial=False, compare_random=compares
+    )
     return config.model_copy(update={"name": "golden"})
 
 
