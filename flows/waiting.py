@@ -45,7 +45,7 @@ GONE_SECONDS, POLL_SECONDS = 5.0, 0.1
 UNDER_WAY = (StateType.PENDING, StateType.RUNNING, StateType.CANCELLING)
 
 
-def end_silent_runs(client: SyncPrefectClient, after: timedelta = DEAD_AFTER) -> None:
+def end_silent_runs(client: SyncPrefectClient) -> None:
     """Make the server mark runs without heartbeats as crashed, on whichever machine they ran."""
     if client.read_automations_by_name(DEAD_RUNS):
         return
@@ -56,9 +56,9 @@ def end_silent_runs(client: SyncPrefectClient, after: timedelta = DEAD_AFTER) ->
         expect={LIVING, *(f"prefect.flow-run.{state}" for state in ENDED)},
         posture=Posture.Proactive,
         threshold=1,
-        within=after,
+        within=DEAD_AFTER,
     )
-    message = SILENT.format(seconds=after.total_seconds())
+    message = SILENT.format(seconds=DEAD_AFTER.total_seconds())
     action = ChangeFlowRunState(state=StateType.CRASHED, message=message)
     client.create_automation(AutomationCore(name=DEAD_RUNS, trigger=trigger, actions=[action]))
 

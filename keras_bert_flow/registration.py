@@ -10,7 +10,9 @@ import sys
 
 PACKAGE = "keras_bert_flow"
 
-# module → classes that it registers with Keras
+# module → classes that it registers with Keras. Kept by hand, and complete by a test. Finding the decorated classes
+# means reading every source whenever Keras is imported (40 ms from a warm local disk with a regular expression, 4 s
+# with `ast`), since Keras looks names up in a plain dict, which cannot be filled when a name is missing.
 REGISTERED = {
     "distribution.tensorflow_cluster": ("ReplicatedLoss",),
     "layers.attention": ("QueryKeyValue", "MultiHeadSelfAttention", "PackTokens", "UnpackTokens"),

@@ -15,7 +15,7 @@ import keras_bert_flow as kbf
 from keras_bert_flow.checks.records import examine_records
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.models.pretraining.registry import find_pretrainer
+from keras_bert_flow.models.pretraining.registry import PRETRAINERS
 from keras_bert_flow.text.masking import SPAN, TOKEN, WORD
 from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
@@ -159,7 +159,7 @@ def run_objective_test(
 
     config = make_tiny_config(model={"family": family, **STILL}, **settings)
     model = make_pretrainer(config.model, VOCABULARY_SIZE, objective, config.pretraining)
-    assert type(model) is find_pretrainer(objective)
+    assert type(model) is PRETRAINERS.find(objective)
     training = PretrainingRecords(records)
     batch = next(iter(pretraining_dataset(training, batch_size=8)))
     _check_step(model, *batch)

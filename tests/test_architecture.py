@@ -53,7 +53,7 @@ ALLOWED = {
     ),
     "serving": "prediction fastapi numpy prometheus_client pydantic starlette uvicorn",
     # Each of the two where the file of its logger is loaded.
-    "tracking": "console results mlflow wandb",
+    "tracking": "by_name console results mlflow wandb",
     "tuning": "config files optuna",
     "checks": (
         "config console conversion data distribution files installed models prediction records results stores tasks "

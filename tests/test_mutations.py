@@ -16,7 +16,6 @@ from keras_bert_flow.checks.diagnose import diagnose
 from keras_bert_flow.checks.findings import as_text
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.text import CorpusConfig
-from keras_bert_flow.conversion.directory import check_directory
 from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.pretraining_records import PretrainingRecords, show_examples
@@ -27,7 +26,7 @@ from keras_bert_flow.results.manifest import MANIFEST, write_manifest
 from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault, read_documents
 from keras_bert_flow.training.loop.logs import read_log
 from tests.oracles.mutations import ERRORS, add_case, assert_read_or_refused, every_count
-from tests.oracles.tiny_model import write_tiny_model
+from tests.oracles.tiny_model import check_directory, write_tiny_model
 from tests.oracles.tiny_records import write_tiny_records
 
 ROOT = Path(__file__).parents[1]

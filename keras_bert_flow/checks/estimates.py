@@ -351,21 +351,18 @@ CHOICES = ("--runner", "--direct_num_workers", "--direct_running_mode")
 _CGROUP = Path("/sys/fs/cgroup")
 
 
-def worker_options(
-    corpus: CorpusConfig, records: RecordsConfig | None, options: Sequence[str], cores: int | None = None
-) -> tuple[str, ...]:
+def worker_options(corpus: CorpusConfig, records: RecordsConfig | None, options: Sequence[str]) -> tuple[str, ...]:
     """Return Beam's options, with a number of worker processes added if several pay off and the user chose none.
 
     Args:
         corpus: the text; with remote files, whose size is not known, the options stay unchanged.
         records: settings of the records to make; None: words are counted.
         options: the user's options.
-        cores: number of cores to use; None: all that this process may use.
     """
     if _is_chosen(corpus, options):
         return tuple(options)
     seconds = estimate_seconds(text_bytes(corpus), records)
-    workers = choose_workers(seconds, count_cores() if cores is None else cores, available_memory())
+    workers = choose_workers(seconds, count_cores(), available_memory())
     if workers == 1:
         return tuple(options)
     return (*options, f"--direct_num_workers={workers}", "--direct_running_mode=multi_processing")

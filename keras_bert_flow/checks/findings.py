@@ -14,6 +14,7 @@ from keras_bert_flow.text.tokenizers.lost_characters import CASED, advise_unknow
 
 Verdict = Literal["ok", "warning", "error"]
 VERDICTS: tuple[Verdict, ...] = ("ok", "warning", "error")  # from good to bad
+BARS = 8  # of a histogram of equal intervals
 BAR_CHARACTERS = 40
 
 
@@ -205,10 +206,10 @@ def chance_range(probability: float, draws: float) -> tuple[float, float]:
     return max(0.0, float(low)) / draws, float(high) / draws  # a quantile of probability 0 is -1
 
 
-def even_histogram(counts: np.ndarray, bars: int = 8) -> list[list[int]]:
+def even_histogram(counts: np.ndarray) -> list[list[int]]:
     """Sum counts of the numbers 0, 1, 2, ... into equal intervals above 0, as [lowest, highest, count]."""
     highest = len(counts) - 1
-    width = max(1, -(-highest // bars))
+    width = max(1, -(-highest // BARS))
     starts = range(1, highest + 1, width)
     return [
         [low, min(low + width - 1, highest), int(counts[low : min(low + width, highest + 1)].sum())] for low in starts

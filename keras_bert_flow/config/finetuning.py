@@ -338,6 +338,8 @@ def _make_section(settings: type[TaskSettings]) -> type[TaskConfig]:
 
 TASKS = {settings.kind: _make_section(settings) for settings in SETTINGS}
 POOLED = tuple(settings.kind for settings in SETTINGS if settings.is_pooled)
+HEADLESS = tuple(settings.kind for settings in SETTINGS if not settings.has_head)
+CALIBRATED = tuple(settings.kind for settings in SETTINGS if settings.is_calibrated)
 
 
 def kind_of(task: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from keras_bert_flow.config.finetuning import (
+    CALIBRATED,
     POOLED,
     TASKS,
     AnyTask,
@@ -288,9 +289,9 @@ class PipelineConfig(Settings):
 
     @model_validator(mode="after")
     def _check_calibration(self):
-        if self.finetuning.calibrate and kind_of(self.task) != "classification":
+        if self.finetuning.calibrate and kind_of(self.task) not in CALIBRATED:
             raise ValueError(
-                "`finetuning.calibrate` must go with a task of kind classification. Received: "
+                f"`finetuning.calibrate` must go with a task of kind {', '.join(CALIBRATED)}. Received: "
                 f"kind={kind_of(self.task)}. Leave it out."
             )
         return self

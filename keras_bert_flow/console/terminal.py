@@ -240,13 +240,9 @@ MOST_COLUMNS, LEAST_COLUMNS = 100, 40
 GAP = 2  # columns between two cells
 
 
-def find_columns(file: TextIO | None = None) -> int | None:
-    """Return the width for a text: that of the terminal, at most 100 columns; None where the output is not a terminal.
-
-    Args:
-        file: standard output by default.
-    """
-    if not (sys.stdout if file is None else file).isatty():
+def find_columns() -> int | None:
+    """Return the width for a text: that of the terminal, at most 100 columns; None where standard output is none."""
+    if not sys.stdout.isatty():
         return None
     return max(LEAST_COLUMNS, min(MOST_COLUMNS, shutil.get_terminal_size().columns))
 

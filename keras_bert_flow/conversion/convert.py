@@ -21,7 +21,7 @@ from keras_bert_flow.conversion.directory_files import (
     read_shape,
 )
 from keras_bert_flow.conversion.formats.adapter import Adapter
-from keras_bert_flow.conversion.formats.format import Checkpoint, Tensors, find_format, recognise
+from keras_bert_flow.conversion.formats.format import FORMATS, Checkpoint, Tensors, recognise
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_table_of
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, OUTPUT_BIASES
@@ -323,7 +323,7 @@ def convert(
     Args:
         path: a model folder, or the prefix of a checkpoint.
         output: a folder that does not exist yet.
-        target: the format to write, one of `formats.registry.FORMATS`.
+        target: the format to write, one of `formats.format.FORMATS`.
         source: the format of `path`; by default detected from its files.
         dtype: dtype of the weights written.
         cased: whether the vocabulary keeps case, if the source does not say so.
@@ -338,7 +338,7 @@ def convert(
     """
     path, name = Path(path), source or recognise(Path(path))
     inputs = hold(*([path] if path.exists() else path.parent.glob(f"{path.name}.*")))
-    known = find_format(target)
+    known = FORMATS.find(target)()
     if dtype not in known.dtypes:
         raise ValueError(f"Numbers of {known.title} must be {' or '.join(known.dtypes)}. Received: dtype={dtype}.")
     checkpoint = _read(path, name, cased, base)
@@ -372,7 +372,7 @@ def convert(
 
 def _read(path: Path, name: str, cased: bool | None, base: str | Path | None) -> Checkpoint:
     """Read a model in a format; an adapter together with its base."""
-    source = find_format(name)
+    source = FORMATS.find(name)()
     if base is None:
         return source.read(path, cased)
     if not isinstance(source, Adapter):

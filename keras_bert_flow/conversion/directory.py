@@ -162,17 +162,6 @@ class ModelDirectory:
         return config, tensors, stored.remarks
 
 
-def check_directory(folder: str | Path) -> dict[str, Any]:
-    """Check `config.json` against the tensors and the vocabulary, and return the arguments of the encoder.
-
-    Raises:
-        FileNotFoundError, ValueError: as for `ModelDirectory.tensors`.
-    """
-    directory = ModelDirectory(folder)
-    _ = directory.tensors
-    return directory.settings
-
-
 def check_words_head(model: str | Path | ModelDirectory) -> None:
     """Check that a model directory has a bag-of-words head; errors as for `require_words_head`."""
     directory = ModelDirectory.of(model)
@@ -190,7 +179,7 @@ def require_words_head(folder: Path, tensors: StoredTensors | AdaptedTensors) ->
 
 
 def check_masked_lm(model: str | Path | ModelDirectory) -> dict[str, Any]:
-    """Check a model directory as `check_directory` does, and that it has a masked-LM head.
+    """Check that the files of a model directory fit together, and that it has a masked-LM head.
 
     Raises:
         FileNotFoundError, ValueError: as for `ModelDirectory.tensors`, or there is no such head.

@@ -48,7 +48,7 @@ from keras_bert_flow.conversion.weights import (
 from keras_bert_flow.files.documents import read_file
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.backbone import Backbone
-from keras_bert_flow.models.heads.registry import TASK_HEADS, find_task_head
+from keras_bert_flow.models.heads.registry import TASK_HEADS
 from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.saved_as import (
     BAG_OF_WORDS,
@@ -83,7 +83,7 @@ def has_head(saved: SavedAs, config: dict[str, Any], tensors: TensorMapping, tab
     if not saved.head:
         return True
     theirs = {name.removeprefix(table.class_prefix) for name in config.get("architectures") or ()}
-    others = [find_task_head(kind).saved_as for kind in TASK_HEADS]
+    others = [TASK_HEADS.find(kind).saved_as for kind in TASK_HEADS]
     namesakes = {other.architecture for other in others if other.head == saved.head}
     if saved.architecture not in theirs and namesakes & theirs:
         return False
@@ -321,7 +321,7 @@ def load_task_model(
     """
     model, is_new = load_for_finetuning(kind, path, labels, new_head, **overrides)
     if is_new and needs_head:
-        noun = find_task_head(kind).saved_as.noun
+        noun = TASK_HEADS.find(kind).saved_as.noun
         raise ValueError(f"{path}: there is no {noun} in it. Fine-tune it on such a task first.")
     return model
 
@@ -330,7 +330,7 @@ def load_for_finetuning(
     kind: str, path, labels: Sequence[str] = (), new_head: bool = False, **overrides
 ) -> tuple[Any, bool]:
     """Load the model for a kind of task as `load_task_model` does; also return whether its head is new."""
-    model_class = find_task_head(kind)
+    model_class = TASK_HEADS.find(kind)
     if labels:
         if "labels" not in model_class.saved_as.options:
             raise ValueError(f"A model for {kind} has no labels. Received: labels={list(labels)}. Leave them out.")

@@ -71,12 +71,12 @@ def choose_few_widths(
     return choose_widths(lengths, min(max_widths, 1 + batches.bit_length()), longest)
 
 
-def halve_widths(longest: int, max_widths: int = STREAM_WIDTHS) -> tuple[int, ...]:
+def halve_widths(longest: int) -> tuple[int, ...]:
     """Return widths for a stream of rows of unknown length: the maximum length, its half, and so on.
 
     They do not depend on the rows, so later rows need no new shapes.
     """
-    halves = {-(-longest // (WIDTH_STEP << power)) * WIDTH_STEP for power in range(1, max_widths)}
+    halves = {-(-longest // (WIDTH_STEP << power)) * WIDTH_STEP for power in range(1, STREAM_WIDTHS)}
     return (*sorted(width for width in halves if width < longest), longest)
 
 

@@ -68,18 +68,14 @@ from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_inp
 from keras_bert_flow.results.stages.pretraining import PRETRAINING
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.tasks.core.task import Features, Prediction, Task
+from keras_bert_flow.tasks.registry import KINDS
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables, read_task_files, read_unreachable
 from keras_bert_flow.training.finetuning.trained_part import COSTS
 from keras_bert_flow.training.loop.logs import read_log
 
 # Usage section of a report: commands to copy, to use its model and to repeat the run.
 
-# Kind of a task → arguments of `kbf predict`; one text unless listed
-QUESTIONS = {
-    "multiple_choice": "--input QUESTIONS --output answers.jsonl",
-    "question_answering": "--input QUESTIONS --output answers.jsonl",
-}
-ONE_TEXT = '"a text"'
+ONE_TEXT, IN_FILES = '"a text"', "--input QUESTIONS --output answers.jsonl"  # arguments of `kbf predict`
 
 
 def write_commands(model: Path, kind: str, backend: str) -> str:
@@ -91,9 +87,10 @@ def write_commands(model: Path, kind: str, backend: str) -> str:
         backend: backend of the run.
     """
     folder = shlex.quote(str(model))
+    question = IN_FILES if KINDS.find(kind).is_asked_in_files else ONE_TEXT
     lines = [
         ("this run once more, with the configuration below", f"kbf run mine.yaml --backend {backend}"),
-        ("ask the model", f"kbf predict --model {folder} {QUESTIONS.get(kind, ONE_TEXT)}"),
+        ("ask the model", f"kbf predict --model {folder} {question}"),
         ("measure it on another table", f"kbf evaluate --config mine.yaml --set task.dev=OTHER --model {folder}"),
         ("for onnxruntime, TensorFlow Serving or phones", f"kbf export {folder} served --format onnx"),
         ("for KerasHub, or google-research/bert", f"kbf convert {folder} converted --format kerashub"),

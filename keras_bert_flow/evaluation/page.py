@@ -98,7 +98,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
 
-def shaded_table(corner: str, names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
+def shaded_table(names: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     """Return a square table of counts, each shaded by its share of its row."""
     head = "".join(f'<th scope="col" class="cell">{escape(name)}</th>' for name in names)
     rows = []
@@ -110,7 +110,7 @@ def shaded_table(corner: str, names: Sequence[str], counts: Sequence[Sequence[in
         )
         rows.append(f'<tr><th scope="row">{escape(name)}</th>{cells}</tr>')
     return (
-        f'<div class="wide"><table>\n<thead><tr><th scope="col">{escape(corner)}</th>{head}</tr></thead>\n<tbody>\n'
+        f'<div class="wide"><table>\n<thead><tr><th scope="col">label</th>{head}</tr></thead>\n<tbody>\n'
         + "\n".join(rows)
         + "\n</tbody>\n</table></div>"
     )

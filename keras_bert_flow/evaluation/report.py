@@ -51,7 +51,7 @@ from keras_bert_flow.evaluation.tables import (
 from keras_bert_flow.results.artifacts import write_atomically
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.core.texts import list_unreachable
-from keras_bert_flow.tasks.registry import find_task_class
+from keras_bert_flow.tasks.registry import KINDS
 from keras_bert_flow.training.finetuning.task_data import describe_texts
 
 # Result sections of the report: the tables of models and classes, the confusion matrix, and the errors.
@@ -155,7 +155,7 @@ def describe_classes(results: Mapping[str, Any]) -> list[str]:
         ]
         for name in names
     ]
-    header = [find_task_class(kind).class_name, *SHARES.values(), *COUNTS.values()]
+    header = [KINDS.find(kind).class_name, *SHARES.values(), *COUNTS.values()]
     return [table(header, rows), paragraph(f"Pre-trained, {_sum_of_runs(results)}.{left_out}", "note")]
 
 
@@ -167,7 +167,7 @@ def describe_confusion(results: Mapping[str, Any]) -> list[str]:
     if len(names) > MAX_CLASSES:
         return [paragraph(f"{len(names)} classes are too many to show; the matrix is in metrics.json.", "note")]
     note = f"Rows: label. Columns: prediction. Pre-trained, {_sum_of_runs(results)}."
-    return [shaded_table("label", names, results["confusion"]), paragraph(note, "note")]
+    return [shaded_table(names, results["confusion"]), paragraph(note, "note")]
 
 
 def describe_errors(errors: Sequence[Mapping[str, Any]]) -> str:

@@ -64,6 +64,7 @@ ERRORS = 2  # standard errors within which a difference is attributed to chance
 LEVEL = 0.0455  # of a two-sided normal test at two standard errors
 LEAST_EXAMPLES = 6  # signs of five differences agree by chance more often than `LEVEL`: 2 / 2**5 > 0.0455 > 2 / 2**6
 MOST_EXACT = 12  # differing examples whose signs are all enumerated, 4,096 of them; with more the error is good enough
+MOST_ERRORS = 10  # shown
 MOST_LOOKED_AT = 2_000  # examples, for which each run is measured alone
 
 
@@ -342,19 +343,15 @@ def _compare(task: Task, training, dev, runs) -> dict[str, dict[str, Any]]:
     }
 
 
-def worst_errors(
-    task: Task, examples: Sequence[Any], predictions: Sequence[Prediction], limit: int = 10
-) -> list[dict[str, Any]]:
-    """Return the errors of a run, highest probability first; for numbers, largest distance first.
+def worst_errors(task: Task, examples: Sequence[Any], predictions: Sequence[Prediction]) -> list[dict[str, Any]]:
+    """Return the worst errors of a run, highest probability first; for numbers, largest distance first.
 
-    Args:
-        limit: most examples to return.
     Returns:
         What `review` of the task returns for each.
     """
     reviews = (task.review(*pair) for pair in zip(examples, predictions, strict=True))
     errors = [error for error in reviews if error is not None]
-    return sorted(errors, key=_weigh)[:limit]  # ties keep the order of the table
+    return sorted(errors, key=_weigh)[:MOST_ERRORS]  # ties keep the order of the table
 
 
 def _weigh(error: Mapping[str, Any]) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_bert_flow.console.terminal import JOINERS, as_markdown, escape_controls, escape_markdown
 from keras_bert_flow.tasks.core.texts import describe_unreachable
-from keras_bert_flow.tasks.registry import find_task_class
+from keras_bert_flow.tasks.registry import KINDS
 from keras_bert_flow.training.finetuning.task_data import describe_texts
 
 # Names and number formats of what is in `metrics.json`: shares in percent, others as they are.
@@ -20,12 +20,12 @@ SHARE = " %"  # ends the heading of a share
 
 def name_metric(kind: str, metric: str) -> str:
     """Return the heading of a metric of a kind of task."""
-    return find_task_class(kind).headings.get(metric, metric)
+    return KINDS.find(kind).headings.get(metric, metric)
 
 
 def name_word_baseline(kind: str) -> str | None:
     """Return the name of the TF-IDF baseline; None if the kind has none."""
-    return find_task_class(kind).word_baseline
+    return KINDS.find(kind).word_baseline
 
 
 def name_models(results: Mapping[str, Any]) -> dict[str, str]:
@@ -37,7 +37,7 @@ def name_models(results: Mapping[str, Any]) -> dict[str, str]:
 
 def shown_metrics(results: Mapping[str, Any]) -> dict[str, str]:
     """Return the metrics to show and their headings, the main one first."""
-    main, headings = main_metric(results), find_task_class(results["task"]["kind"]).headings
+    main, headings = main_metric(results), KINDS.find(results["task"]["kind"]).headings
     found = {name: heading for name, heading in headings.items() if name in results["models"]["pretrained"]}
     return {main: headings.get(main, main)} | found
 

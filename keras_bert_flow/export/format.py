@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.by_name import Registry
 
 if TYPE_CHECKING:
     from keras_bert_flow.export.served_model import ServedModel
@@ -60,12 +60,14 @@ class ExportFormat(ABC):
 
 # Registry of serving formats.
 
-# name → class, loaded lazily
-FORMATS = {
-    "onnx": "keras_bert_flow.export.onnx_file:Onnx",
-    "saved_model": "keras_bert_flow.export.tensorflow_formats:SavedModel",
-    "litert": "keras_bert_flow.export.tensorflow_formats:LiteRT",
-}
+FORMATS: Registry[type[ExportFormat]] = Registry(
+    "A serving format",
+    {
+        "onnx": "keras_bert_flow.export.onnx_file:Onnx",
+        "saved_model": "keras_bert_flow.export.tensorflow_formats:SavedModel",
+        "litert": "keras_bert_flow.export.tensorflow_formats:LiteRT",
+    },
+)
 
 
 def find_export_format(name: str) -> ExportFormat:
@@ -74,6 +76,4 @@ def find_export_format(name: str) -> ExportFormat:
     Raises:
         ValueError: there is no such format.
     """
-    if name not in FORMATS:
-        raise ValueError(f"A serving format must be one of {', '.join(FORMATS)}. Received: {name!r}. Use one of these.")
-    return load_by_name(FORMATS[name])()
+    return FORMATS.find(name)()

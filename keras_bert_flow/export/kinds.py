@@ -17,8 +17,8 @@ def find_kind(folder: Path, asked_as: str | None = None) -> str:
     Raises:
         ValueError: `asked_as` is unknown, or asks for a task that the directory lacks.
     """
-    if asked_as is not None and asked_as not in ASKED_AS:
-        raise ValueError(f"A model must be exported as one of {', '.join(ASKED_AS)}. Received: {asked_as!r}.")
+    if asked_as is not None:
+        ASKED_AS.check(asked_as)
     if asked_as is None:
         is_embedder = not has_task(folder) and (folder / MODULES).is_file()
         asked_as = FINE_TUNED if has_task(folder) else EMBEDDING if is_embedder else FEATURES

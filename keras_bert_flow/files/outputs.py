@@ -30,17 +30,15 @@ _UNPUBLISHED = re.compile(
 SUFFIX_BYTES = len("..lock.work")  # of the names next to an output while it is built
 
 
-def check_output(output: str | Path, name: str = "The output") -> Path:
+def check_output(output: str | Path) -> Path:
     """Check that a folder can be published at a path, or that a published one is already there.
 
-    Args:
-        name: what the path is, to begin messages with.
     Raises:
         FileExistsError: another file or folder is there, or a broken link.
         OSError: the location is not writable; `os_errors` explains such errors.
         ValueError: the path is not on a local disk.
     """
-    output = check_local(output, name)
+    output = check_local(output)
     if (output / MANIFEST).is_file():  # nothing is written, as where it may only be read
         return output
     check_place(output)
@@ -59,11 +57,10 @@ FORMATS = {
 }
 
 
-def check_output_file(path: str | Path, name: str = "The output", endings: Sequence[str] = ()) -> Path:
+def check_output_file(path: str | Path, endings: Sequence[str] = ()) -> Path:
     """Check that a file can be written at a path; an existing file will be replaced.
 
     Args:
-        name: what the path is, to begin messages with.
         endings: those of the format that is written, the usual one first; the path must not have that of another.
     Raises:
         FileNotFoundError: the folder of the file is missing.
@@ -71,21 +68,24 @@ def check_output_file(path: str | Path, name: str = "The output", endings: Seque
         ValueError: the path is not on a local disk, or is a device or a pipe, which the file would replace; or it has
             the ending of another format.
     """
-    path = check_local(path, name)
+    path = check_local(path)
     ending = path.suffix.lower()
     if endings and ending in FORMATS and ending not in endings:
         raise ValueError(
-            f"{name} must have an ending of its format, {FORMATS[endings[0]]}. Received: {path}, with that of "
+            f"The output must have an ending of its format, {FORMATS[endings[0]]}. Received: {path}, with that of "
             f"{FORMATS[ending]}. Name it {path.with_suffix(endings[0]).name}."
         )
     if path.is_dir():
         raise _error(errno.EISDIR, path)
     if path.exists() and not stat.S_ISREG(path.stat().st_mode):
-        raise ValueError(f"{name} must be a file. Received: {path}, which is a device or a pipe. Choose another path.")
+        raise ValueError(
+            f"The output must be a file. Received: {path}, which is a device or a pipe. Choose another path."
+        )
     check_place(path)
     if not path.parent.exists():
         raise FileNotFoundError(
-            f"{name} must be in a folder that exists. Received: {path}. Create {path.parent} or choose another path."
+            f"The output must be in a folder that exists. Received: {path}. Create {path.parent} or choose another "
+            "path."
         )
     return path
 

@@ -117,7 +117,7 @@ class BasePredictor(ABC):
                 raise mistake
 
     def answer_blocks(
-        self, examples: Iterable[Any], advance: Callable[[float], None] = lambda count: None, block: int = BLOCK
+        self, examples: Iterable[Any], advance: Callable[[float], None] = lambda count: None
     ) -> Iterator[list[Prediction]]:
         """Yield the predictions for examples in blocks, so that not all of them are in memory at once.
 
@@ -125,7 +125,7 @@ class BasePredictor(ABC):
             advance: called with the number of further examples that are done.
         """
         examples, choose = iter(examples), _KeptWidths(self.sequence_length, self.batch_positions)
-        while some := list(islice(examples, block)):
+        while some := list(islice(examples, BLOCK)):
             yield self.answer(some, choose, partial(_tell, advance, len(some)))
 
     def _make_examples(self, items: Iterable[PlacedItem]) -> Iterator[Any]:

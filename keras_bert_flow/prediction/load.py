@@ -1,12 +1,11 @@
 """Load a model directory for prediction, with the task that its files determine."""
 
-import logging
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keras_bert_flow.by_name import load_by_name, load_public
+from keras_bert_flow.by_name import Registry, load_by_name, load_public
 from keras_bert_flow.conversion.adapters import is_bare_adapter
 from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.directory_files import number_labels, read_labels
@@ -14,8 +13,7 @@ from keras_bert_flow.conversion.tables.table import find_table
 from keras_bert_flow.files.paths import is_configuration
 from keras_bert_flow.prediction.lines import check_batch_positions
 from keras_bert_flow.tasks.core.task import TASK_FILE, Task
-from keras_bert_flow.tasks.registry import make_task, read_task
-from keras_bert_flow.tasks.tagging.tagged_words import PLAIN, find_other_spelling, is_tag
+from keras_bert_flow.tasks.registry import KINDS, make_task, read_task
 
 if TYPE_CHECKING:
     from keras_bert_flow.prediction.base_predictor import BasePredictor
@@ -23,19 +21,7 @@ if TYPE_CHECKING:
 
 # Find the task of a model directory, from its `task.json` or from the head in `config.json`.
 
-_logger = logging.getLogger(__name__)
-
-ARCHITECTURES = {
-    "ForTokenClassification": "token_classification",
-    "ForQuestionAnswering": "question_answering",
-    "ForMultipleChoice": "multiple_choice",
-}
-# `problem_type` of `ForSequenceClassification` in `transformers` → kind of task
-PROBLEMS = {
-    "single_label_classification": "classification",
-    "regression": "regression",
-    "multi_label_classification": "multi_label",
-}
+SEQUENCES = "ForSequenceClassification"  # of `transformers`, for three problems
 
 
 def has_task(model: str | Path | ModelDirectory) -> bool:
@@ -44,7 +30,7 @@ def has_task(model: str | Path | ModelDirectory) -> bool:
     if (directory.folder / TASK_FILE).is_file():
         return True
     _ = directory.settings  # checks the types of its fields
-    return _find_kind(directory.stored_config) is not None
+    return _find_class(directory.stored_config) is not None
 
 
 def find_task(model: str | Path | ModelDirectory) -> tuple[Task, int]:
@@ -71,23 +57,13 @@ def find_task(model: str | Path | ModelDirectory) -> tuple[Task, int]:
                 f"Received: {sequence_length}. Do the files belong together?"
             )
         return task, sequence_length
-    kind = _find_kind(config)
-    if kind is None:
+    task_class = _find_class(config)
+    if task_class is None:
         return read_task(folder, read)  # its error says what is missing
-    values: dict[str, Any] = {}
-    if kind in ("classification", "multi_label", "token_classification"):
-        values["labels"] = read_labels(config, str(path)) or number_labels(_count_labels(config))
-    if kind == "multiple_choice":
-        values["question"] = None  # as in SWAG; one with questions needs a task.json
-    if kind == "token_classification":
-        values["scheme"] = guess_scheme(values["labels"])
-        if values["scheme"] == PLAIN and (spelling := find_other_spelling(values["labels"])):
-            _logger.warning(
-                "%s: the tags look like %s, whose spans are not read: each word is taken by itself. %s in `id2label`.",
-                *(path, spelling.scheme, spelling.remedy),
-            )
-        values["main_metric"] = "accuracy" if values["scheme"] == PLAIN else "f1"
-    return make_task(kind, **values), max_positions
+    labels: Sequence[str] = ()
+    if task_class.has_classes:
+        labels = read_labels(config, str(path)) or number_labels(_count_labels(config))
+    return make_task(task_class.kind, **task_class.find_fields(labels, str(path))), max_positions
 
 
 def has_unnamed_outputs(folder: str | Path, task: Task) -> bool:
@@ -114,23 +90,19 @@ def name_outputs(folder: str | Path, task: Task, names: Sequence[str]) -> Task:
     return make_task(**task.get_config() | {"labels": tuple(names)})
 
 
-def guess_scheme(tags: Sequence[str]) -> str:
-    """Return the tagging scheme of a head's labels; IOB1 and IOB2, which decode alike, are not distinguished."""
-    if not any(tag.startswith(("B-", "I-", "S-", "E-")) for tag in tags):
-        return PLAIN
-    return next((scheme for scheme in ("IOB2", "BIOES") if all(is_tag(tag, scheme) for tag in tags)), PLAIN)
-
-
-def _find_kind(config: Mapping[str, Any]) -> str | None:
+def _find_class(config: Mapping[str, Any]) -> type[Task] | None:
     architectures = config.get("architectures")
     architecture = architectures[0] if isinstance(architectures, list) and architectures else ""
     architecture = architecture.removeprefix(find_table(config["model_type"]).class_prefix)
-    if architecture != "ForSequenceClassification":
-        return ARCHITECTURES.get(architecture)
-    problem = config.get("problem_type") or (
-        "regression" if _count_labels(config) == 1 else "single_label_classification"
-    )
-    return PROBLEMS.get(problem)
+    problem = None
+    if architecture == SEQUENCES:
+        problem = config.get("problem_type") or (
+            "regression" if _count_labels(config) == 1 else "single_label_classification"
+        )
+    for task_class in map(KINDS.find, KINDS):
+        if (task_class.architecture, task_class.problem_type) == (architecture, problem):
+            return task_class
+    return None
 
 
 def _count_labels(config: Mapping[str, Any]) -> int:
@@ -141,13 +113,16 @@ def _count_labels(config: Mapping[str, Any]) -> int:
 
 FINE_TUNED = "task"
 CONVERT = "keras_bert_flow.conversion.convert:convert"
-# task → class, imported on first use
-ASKED_AS = {
-    FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
-    "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
-    "sentence_embedding": "keras_bert_flow.prediction.embedding:Embedder",
-    "features": "keras_bert_flow.prediction.embedding:FeatureExtractor",
-}
+# task → class
+ASKED_AS: Registry[Any] = Registry(
+    "The task of a model",
+    {
+        FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
+        "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
+        "sentence_embedding": "keras_bert_flow.prediction.embedding:Embedder",
+        "features": "keras_bert_flow.prediction.embedding:FeatureExtractor",
+    },
+)
 # task → arguments of the class after the folder
 OPTIONS = {
     FINE_TUNED: ("batch_positions", "threads"),
@@ -187,13 +162,13 @@ def load(folder: str | Path | ModelDirectory, task: str | None = None, **options
             load_by_name(CONVERT)(folder.folder, Path(place) / "merged")
             return load(Path(place) / "merged", task, **options)
     check_request(folder, task, options)
-    return load_by_name(ASKED_AS[task or FINE_TUNED])(folder, **options)
+    return ASKED_AS.find(task or FINE_TUNED)(folder, **options)
 
 
 def check_request(model: str | Path | ModelDirectory, task: str | None, options: Mapping[str, Any]) -> None:
     """Check the arguments of `load`, without loading the model; arguments and errors as for `load`."""
-    if task is not None and task not in ASKED_AS:
-        raise ValueError(f"A model must be asked as a known task. Received: {task!r}. Use: {', '.join(ASKED_AS)}.")
+    if task is not None:
+        ASKED_AS.check(task)
     directory = ModelDirectory.of(model)
     if task is None and (directory.folder / "config.json").is_file() and not has_task(directory):
         others = ", ".join(name for name in ASKED_AS if name != FINE_TUNED)

@@ -44,17 +44,15 @@ def unit_length(vectors: np.ndarray) -> np.ndarray:
     return (exact / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
-def find_nearest(
-    queries: np.ndarray, vectors: np.ndarray, top: int, rows_at_once: int = ROWS_AT_ONCE
-) -> tuple[np.ndarray, np.ndarray]:
+def find_nearest(queries: np.ndarray, vectors: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the indices of the `top` nearest vectors of each query and their cosines, nearest first.
 
     Products in float32 choose a few candidates, with a margin for rounding; these are measured in float64, each on its
-    own. So the result does not depend on `rows_at_once`, and equal vectors are in index order.
+    own. So the result does not depend on `ROWS_AT_ONCE`, and equal vectors are in index order.
 
     Args:
         queries: float32, (queries, hidden), of length 1 or 0; see `unit_length`.
-        vectors: the same, (rows, hidden), may be memory-mapped; `rows_at_once` rows are read at a time.
+        vectors: the same, (rows, hidden), may be memory-mapped; `ROWS_AT_ONCE` rows are read at a time.
         top: how many to return; all if there are fewer.
     Returns:
         int64 and float64, (queries, min(top, rows)).
@@ -64,7 +62,7 @@ def find_nearest(
     if top < 1:
         raise ValueError(f"`top` must be at least 1. Received: {top}. Ask for one hit or more.")
     blocks = [
-        _search_block(queries[start : start + QUERIES_AT_ONCE], vectors, min(top, len(vectors)), rows_at_once)
+        _search_block(queries[start : start + QUERIES_AT_ONCE], vectors, min(top, len(vectors)))
         for start in range(0, len(queries), QUERIES_AT_ONCE)
     ]
     found = [pair for block in blocks for pair in block]
@@ -73,15 +71,13 @@ def find_nearest(
     return places, np.array([cosines for _, cosines in found], dtype=np.float64).reshape(shape)
 
 
-def _search_block(
-    queries: np.ndarray, vectors: np.ndarray, top: int, rows_at_once: int
-) -> Sequence[tuple[np.ndarray, np.ndarray]]:
+def _search_block(queries: np.ndarray, vectors: np.ndarray, top: int) -> Sequence[tuple[np.ndarray, np.ndarray]]:
     best = [(np.zeros(0, np.int64), np.zeros(0)) for _ in queries]
     # A product in float32 is off by at most `hidden` roundings of 1, both for the vector kept and the one left out. The
     # lengths are off by one rounding each.
     slack = 2 * (queries.shape[1] + 4) * ROUNDING
-    for start in range(0, len(vectors), rows_at_once):
-        part = np.asarray(vectors[start : start + rows_at_once])
+    for start in range(0, len(vectors), ROWS_AT_ONCE):
+        part = np.asarray(vectors[start : start + ROWS_AT_ONCE])
         rough = queries @ part.T  # (queries, rows)
         for number, cosines in enumerate(rough):
             places, known = best[number]

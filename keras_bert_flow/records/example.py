@@ -1,6 +1,7 @@
-"""`tf.train.Example` of pre-training records: wire format, decoding, encoding in batches, and their schema.
+"""`tf.train.Example` of pre-training records, without TensorFlow (too heavy) and protobuf (crashed in threads).
 
-Field numbers are those of tensorflow/core/example/feature.proto and example.proto:
+Wire format, decoding, encoding in batches, and the schema of the records. Field numbers are those of
+tensorflow/core/example/feature.proto and example.proto:
 Example{1: Features}, Features{1: entries of a map}, entry{1: name, 2: Feature},
 Feature{1: bytes, 2: floats, 3: int64s};
 each of these three is a list with its values in field 1, packed or not.

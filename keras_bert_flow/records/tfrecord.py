@@ -1,5 +1,6 @@
-"""Write TFRecord files, read them by random access with checksums, and check a folder of records before use.
+"""Read and write TFRecord files without TensorFlow, which is heavy and reads them in order only.
 
+Records are read by random access with checksums, and a folder of them is checked before use.
 A record is: length (uint64), masked CRC of the length (uint32), data, masked CRC of the data (uint32), little-endian;
 the CRC is CRC-32C. Source: tensorflow/core/lib/io/record_writer.h.
 """

@@ -90,15 +90,6 @@ def _fields(section: str) -> set[str]:
 
 SHOWN_DIGITS = 8  # of a short key
 UNITS = (("d", 86400), ("h", 3600), ("min", 60))
-# stage → input in its manifest → option that takes it; the pattern `*` stands for a number
-OPTIONS = {
-    "records": {"vocabulary": "--vocab"},
-    "pretraining": {"records": "--records", "initial_model": "--initial-model"},
-    "distillation": {"records": "--records", "teacher": "--teacher"},
-    "finetuning": {"model": "--model"},
-    "evaluation": {"finetuned": "--finetuned", "records": "--records"},
-}
-TEXT, TABLES = ("vocabulary", "records"), ("finetuning", "evaluation")  # stages that read text, and a task's tables
 
 
 def as_values(result: Result, uses: Sequence[Result], now: float) -> dict[str, Any]:
@@ -222,7 +213,7 @@ def list_commands(
 ) -> list[str]:
     """Return the commands that reproduce a result, starting from the text, with all non-default settings.
 
-    A manifest records the content of text but not its path: TEXT and TABLES are placeholders for the paths.
+    A manifest records the content of text but not its path: TEXT and CONFIG are placeholders for the paths.
 
     Args:
         base: folder that the paths are relative to; None for absolute ones.
@@ -271,18 +262,18 @@ def _write_command(result: Result, sources: Sequence[Source], base: Path | None)
         return ["#", f"{result.folder}: its stage is not known"]
     words = ["kbf", stage.command]
     inputs = {source.name: source for source in sources}
-    for name, option in OPTIONS.get(result.stage, {}).items():
+    for name, option in stage.options.items():
         if name in inputs:
             words += [option, find_place(inputs[name])]
     if result.stage == "evaluation":
         phases = [source for name, source in inputs.items() if name.startswith("pretrained-")]
         words += ["--pretrained", find_place(phases[-1])] if phases else []
         words += [word for phase in phases[:-1] for word in ("--earlier", find_place(phase))]
-    if result.stage in TEXT:
+    if stage.reads_text:
         text = [source for name, source in inputs.items() if name.startswith("corpus-")]
         places = [find_place(source) for source in text if source.results]
         words += [word for place in places for word in ("--input", place)] or ["--input", "TEXT"]
-    if result.stage in TABLES:
+    if stage.reads_tables:
         words += ["--config", "CONFIG"]
     if result.stage != "corpus":
         for name, value in list_changed(result).items():

@@ -5,34 +5,26 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.by_name import Registry
 from keras_bert_flow.files.documents import Read, read_file, read_json
 from keras_bert_flow.tasks.core.task import TASK_FILE, Task
 from keras_bert_flow.tasks.formats.rows import abridge
 
-# kind → class, imported on first use, so that a task needs only its own module
-KINDS = {
-    "classification": "keras_bert_flow.tasks.classification.classification:Classification",
-    "regression": "keras_bert_flow.tasks.classification.classification:Regression",
-    "multi_label": "keras_bert_flow.tasks.classification.multi_label:MultiLabel",
-    "multiple_choice": "keras_bert_flow.tasks.choice.multiple_choice:MultipleChoice",
-    "question_answering": "keras_bert_flow.tasks.answering.question_answering:QuestionAnswering",
-    "sentence_embedding": "keras_bert_flow.tasks.embedding.sentence_embedding:SentenceEmbedding",
-    "token_classification": "keras_bert_flow.tasks.tagging.token_classification:TokenClassification",
-}
+# kind → class, so that a task needs only its own module
+KINDS: Registry[type[Task]] = Registry(
+    "The kind of a task",
+    {
+        "classification": "keras_bert_flow.tasks.classification.classification:Classification",
+        "regression": "keras_bert_flow.tasks.classification.classification:Regression",
+        "multi_label": "keras_bert_flow.tasks.classification.multi_label:MultiLabel",
+        "multiple_choice": "keras_bert_flow.tasks.choice.multiple_choice:MultipleChoice",
+        "question_answering": "keras_bert_flow.tasks.answering.question_answering:QuestionAnswering",
+        "sentence_embedding": "keras_bert_flow.tasks.embedding.sentence_embedding:SentenceEmbedding",
+        "token_classification": "keras_bert_flow.tasks.tagging.token_classification:TokenClassification",
+    },
+)
 
 WORDS = {str: "text", bool: "true or false", int: "an integer", float: "a number", NoneType: "null"}
-
-
-def find_task_class(kind: str) -> type[Task]:
-    """Return the class of a kind of task.
-
-    Raises:
-        ValueError: there is no such kind.
-    """
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"A task must be of a known kind. Received: {kind!r}. Use one of: {', '.join(KINDS)}.")
-    return load_by_name(KINDS[kind])
 
 
 def make_task(kind: str, **values: Any) -> Task:
@@ -48,7 +40,7 @@ def make_task(kind: str, **values: Any) -> Task:
         >>> task.kind, task.text, task.label
         ('classification', 'review', 'stars')
     """
-    task_class = find_task_class(kind)
+    task_class = KINDS.find(kind)
     hints, known = get_type_hints(task_class), [field.name for field in fields(task_class)]
     for field, value in values.items():
         if field not in known:

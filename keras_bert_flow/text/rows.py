@@ -80,9 +80,9 @@ def keyed_generator(*key: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(_Key(_digest(key, 16).digest())))  # type: ignore[arg-type]
 
 
-def keyed_number(*key: str | int | bytes, digest_bytes: int = 8) -> int:
-    """Map a key to a uniformly distributed number below 256 ** digest_bytes."""
-    return int.from_bytes(_digest(key, digest_bytes).digest(), "little")
+def keyed_number(*key: str | int | bytes) -> int:
+    """Map a key to a uniformly distributed number below 256 ** 8."""
+    return int.from_bytes(_digest(key, 8).digest(), "little")
 
 
 def keyed_numbers(*beginning: str | int | bytes) -> Callable[[bytes], int]:

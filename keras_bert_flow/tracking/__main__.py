@@ -11,15 +11,21 @@ import signal
 import sys
 import threading
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 
+from keras_bert_flow.by_name import Registry
 from keras_bert_flow.console.interrupts import REPORTED
 from keras_bert_flow.console.terminal import abridge, escape_controls, hide_credentials
 from keras_bert_flow.results.locks import locked
-from keras_bert_flow.tracking.logger import FINISHED, STOPPED, End, RunFacts, follow
+from keras_bert_flow.tracking.logger import FINISHED, STOPPED, End, Logger, RunFacts, follow
 
-LOGGERS = {"mlflow": "MlflowRun", "wandb": "WandbRun"}  # the class in `<name>_run.py`
+LOGGERS: Registry[type[Logger]] = Registry(
+    "A logger",
+    {
+        "mlflow": "keras_bert_flow.tracking.mlflow_run:MlflowRun",
+        "wandb": "keras_bert_flow.tracking.wandb_run:WandbRun",
+    },
+)
 TITLES = {"mlflow": "MLflow", "wandb": "Weights & Biases"}
 # How long the training waits for the logger after its end; and if it was stopped or the server has already failed.
 END_SECONDS, HURRIED_SECONDS = 30.0, 5.0
@@ -91,7 +97,7 @@ def main(name: str) -> None:
         return end
 
     try:
-        make_logger = getattr(import_module(f"keras_bert_flow.tracking.{name}_run"), LOGGERS[name])
+        make_logger = LOGGERS.find(name)
     except Exception as error:
         warn(f"{type(error).__name__}: {error}")
         sys.exit(REPORTED)

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
+from keras_bert_flow.config.finetuning import HEADLESS
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.models.heads.registry import TASK_HEADS, find_task_head
+from keras_bert_flow.models.heads.registry import TASK_HEADS
+from keras_bert_flow.tasks.registry import KINDS
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
 from tests.oracles.task_models import CASES, make_task_model
@@ -39,9 +41,18 @@ def pretrained(tmp_path_factory):
 
 
 def test_kinds_are_those_of_tasks():
-    assert set(TASK_HEADS) == set(CASES) - {"embedding", "cosine_pairs"}
+    assert set(TASK_HEADS) == set(KINDS) == set(CASES) - {"embedding", "cosine_pairs"}
     for kind in TASK_HEADS:
-        assert find_task_head(kind) is CASES[kind].make.func
+        assert TASK_HEADS.find(kind) is CASES[kind].make.func
+
+
+def test_task_says_without_keras_how_its_head_is_saved():
+    for kind in KINDS:
+        task, saved = KINDS.find(kind), TASK_HEADS.find(kind).saved_as
+        assert bool(saved.head) == (kind not in HEADLESS)
+        assert task.architecture == (saved.architecture if saved.head else None)
+        assert task.problem_type == saved.problem_type
+        assert task.has_classes == (kind in LABELLED)
 
 
 @pytest.mark.any_backend

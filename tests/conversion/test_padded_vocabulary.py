@@ -11,11 +11,11 @@ from safetensors.numpy import load_file
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
-from keras_bert_flow.conversion.directory import check_directory
 from keras_bert_flow.export.kinds import MASKED_LM
 from keras_bert_flow.export.served_model import load_served
 from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.prediction.mask_filler import MaskFiller
+from tests.oracles.tiny_model import check_directory
 
 torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")

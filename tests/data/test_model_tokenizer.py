@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from keras_bert_flow.conversion.directory import check_directory
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from tests.oracles.tiny_model import check_directory
 from tests.tasks.kinds import LETTERS
 from tests.training.finetune_cases import finetune_case, write_tiny_model
 

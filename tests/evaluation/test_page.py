@@ -30,7 +30,7 @@ def write_page(name: str) -> str:
     parts = [
         paragraph(name),
         table([name, name], [[name, name]], [name, "code"]),
-        shaded_table(name, [name], [[1]]),
+        shaded_table([name], [[1]]),
         figure("<svg></svg>", name),
         details(name, name),
     ]

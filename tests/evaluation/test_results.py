@@ -136,11 +136,12 @@ def test_build_results_refuses(runs, parts):
     assert [part for part in parts if part not in str(caught.value)] == []
 
 
-def test_worst_errors_are_the_surest_first():
+def test_worst_errors_are_the_surest_first(monkeypatch):
+    monkeypatch.setattr("keras_bert_flow.evaluation.results.MOST_ERRORS", 2)
     answers = [("green", 0.7), ("green", 1.0), ("blue", 0.9), ("blue", 0.7)]
     predictions = [{"label": label, "probability": probability} for label, probability in answers]
     pairs = [replace(example, text_pair=f"p{place}") for place, example in enumerate(DEV)]
-    assert worst_errors(TASK, pairs, predictions, limit=2) == [
+    assert worst_errors(TASK, pairs, predictions) == [
         {"text": "t2", "text_pair": "p2", "gold": "red", "predicted": "blue", "probability": 0.9},
         {"text": "t0", "text_pair": "p0", "gold": "blue", "predicted": "green", "probability": 0.7},
     ]

@@ -77,7 +77,7 @@ def test_release_that_cannot_write_a_format_is_refused(version, monkeypatch, tmp
     [
         ({"format": "saved_model", "backend": "jax", "int8": True}, "must be written in float32"),
         ({"strings": True}, "ONNX must be given ids. Received: --strings"),
-        ({"asked_as": "nothing"}, "must be exported as one of task, .*Received: 'nothing'"),
+        ({"asked_as": "nothing"}, "must be one of task, .*Received: 'nothing'"),
         ({"folder": "none"}, "none"),
         ({"output": "."}, "must be new"),
     ],

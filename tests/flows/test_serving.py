@@ -24,6 +24,7 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
+from flows import waiting
 from flows.child import start_child
 from flows.server import check_port, find_free_port
 from flows.serving import PASSWORD_FILE, Kept
@@ -266,16 +267,17 @@ def test_page_of_another_origin_starts_nothing(served: Served, browser):
     assert served.run_states() == {}
 
 
-def end_silent_runs_soon(served: Served) -> None:
+def end_silent_runs_soon(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have silent runs marked after 90 s, not 9 minutes."""
     for automation in served.client.read_automations_by_name(DEAD_RUNS):
         served.client.delete_automation(automation.id)
-    end_silent_runs(served.client, timedelta(seconds=3 * HEARTBEAT_SECONDS))
+    monkeypatch.setattr(waiting, "DEAD_AFTER", timedelta(seconds=3 * HEARTBEAT_SECONDS))
+    end_silent_runs(served.client)
 
 
 @pytest.mark.slow
-def test_run_whose_processes_hang_does_not_stay_running(served: Served):
-    end_silent_runs_soon(served)
+def test_run_whose_processes_hang_does_not_stay_running(served: Served, monkeypatch: pytest.MonkeyPatch):
+    end_silent_runs_soon(served, monkeypatch)
     found = served.client.read_deployment_by_name("bert-pipeline/tiny")
     run = served.client.create_flow_run_from_deployment(found.id, parameters={"backend": "torch", "steps": 1_000_000})
     wait_for(lambda: list(served.folder.glob("runs/pretraining/.*.work/log.jsonl")), 2 * PATIENCE_SECONDS)

@@ -88,7 +88,7 @@ def test_backbone_config_round_trip():
 
 def test_backbone_is_of_a_known_family():
     assert Backbone(**SMALL).get_config() == Backbone("bert", **SMALL).get_config()
-    with pytest.raises(ValueError, match="A family must be one of .*bert.*Received: family='gpt'"):
+    with pytest.raises(ValueError, match="A family must be one of .*bert.*Received: 'gpt'"):
         Backbone("gpt", **SMALL)
     with pytest.raises(ValueError, match="A BertBackbone must be of the family bert. Received: family='gpt'"):
         BertBackbone("gpt", **SMALL)

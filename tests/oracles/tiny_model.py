@@ -2,10 +2,12 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
 
+from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
 
@@ -75,3 +77,10 @@ def write_tiny_model(
     write_vocabulary(folder / "vocab.txt", pieces)
     make_task("classification", labels=labels).save(folder, POSITIONS)
     return folder
+
+
+def check_directory(folder: str | Path) -> dict[str, Any]:
+    """Check that the files of a model directory fit together, and return the arguments of its encoder."""
+    directory = ModelDirectory(folder)
+    _ = directory.tensors
+    return directory.settings

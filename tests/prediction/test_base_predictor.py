@@ -6,6 +6,7 @@ import pytest
 from pyarrow import parquet
 
 import keras_bert_flow as kbf
+from keras_bert_flow.prediction import base_predictor
 from keras_bert_flow.prediction.lines import read_items
 from tests.prediction.models import LONGEST, Watched, save_classifier
 
@@ -84,10 +85,11 @@ def test_few_texts_are_one_batch(predictor):
     assert predictor.model.asked == [(4, 32), (5, 24)]
 
 
-def test_blocks_of_a_file_keep_their_widths(predictor, at_once, tmp_path):
+def test_blocks_of_a_file_keep_their_widths(predictor, at_once, tmp_path, monkeypatch):
+    monkeypatch.setattr(base_predictor, "BLOCK", 150)
     (tmp_path / "texts.tsv").write_text("text\n" + "\n".join(TEXTS) + "\n")
     done = []
-    blocks = list(predictor.answer_blocks(predictor.read(tmp_path / "texts.tsv"), done.append, block=150))
+    blocks = list(predictor.answer_blocks(predictor.read(tmp_path / "texts.tsv"), done.append))
     assert [len(block) for block in blocks] == [150] * 4
     assert_same([answer for block in blocks for answer in block], at_once)
     assert sum(done) == pytest.approx(600) and len(done) == len(predictor.model.asked)

@@ -52,7 +52,7 @@ def test_every_model_says_whether_its_backend_compiles_shapes(classifier, masked
             "masked_lm",
             "poetry",
             {},
-            r"asked as a known task. Received: 'poetry'. Use: task, fill_mask, sentence_embedding",
+            r"must be one of task, fill_mask, sentence_embedding, features. Received: 'poetry'.",
         ),
         ("masked_lm", None, {}, r"must hold task\.json.* as what it is asked: fill_mask, sentence_embedding"),
         ("masked_lm", "fill_mask", {"layers": [1]}, r"Received: layers for fill_mask. Use: top_k, batch_positions\."),

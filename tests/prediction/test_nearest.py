@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from keras_bert_flow.prediction import search
 from keras_bert_flow.prediction.search import find_nearest, unit_length
 
 RNG = np.random.default_rng(6)
@@ -27,20 +28,22 @@ def compare_all(queries, vectors, top):
 
 @pytest.mark.parametrize("rows", [FAR, NEAR, FEW], ids=["far", "near", "few"])
 @pytest.mark.parametrize("top", [1, 7, 300, 400])
-def test_search_finds_what_comparing_all_finds(rows, top):
+def test_search_finds_what_comparing_all_finds(rows, top, monkeypatch):
     vectors = unit_length(rows)
     queries = np.concatenate([unit_length(RNG.normal(size=(2, 48))), vectors[100:101]])
     places, cosines = compare_all(queries, vectors, top)
     for rows_at_once in (1, 17, 300, 1000):
-        found = find_nearest(queries, vectors, top, rows_at_once)
+        monkeypatch.setattr(search, "ROWS_AT_ONCE", rows_at_once)
+        found = find_nearest(queries, vectors, top)
         np.testing.assert_array_equal(found[0], places)
         np.testing.assert_allclose(found[1], cosines, atol=1e-14)
 
 
-def test_equals_come_in_their_order():
+def test_equals_come_in_their_order(monkeypatch):
     vectors = unit_length(np.tile(RNG.normal(size=64), (1000, 1)))
     for rows_at_once in (7, 64, 1000):
-        assert find_nearest(vectors[:1], vectors, 5, rows_at_once)[0].tolist() == [[0, 1, 2, 3, 4]]
+        monkeypatch.setattr(search, "ROWS_AT_ONCE", rows_at_once)
+        assert find_nearest(vectors[:1], vectors, 5)[0].tolist() == [[0, 1, 2, 3, 4]]
 
 
 def test_nothing_is_near_to_nothing():

@@ -13,6 +13,7 @@ DATA = os.environ.get("KBF_TEST_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
 
 PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b", "c", "d", "e", "##f", "g")
+RACE = {"context": "article", "question": "questions", "choices": ("options",), "label": "answers"}
 TOKENIZER = WordPieceTokenizer(PIECES)
 PAD, UNK, CLS, SEP, MASK, A, B, C, D, E, F, G = range(len(PIECES))
 

@@ -1,13 +1,13 @@
-"""What a configuration can say of a task is what the task takes; the shipped ones of GLUE are laid out as GLUE is."""
+"""What a configuration can say of a task is what the task takes."""
 
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.config.finetuning import TASKS
+from keras_bert_flow.config.finetuning import POOLED, TASKS
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.tasks.formats.glue import GLUE, glue_task
+from keras_bert_flow.tasks.baselines import linear_head, word_baseline
 from keras_bert_flow.tasks.registry import KINDS, make_task
 
 CONFIGS = Path(__file__).parents[2] / "configs" / "tasks"
@@ -16,6 +16,11 @@ COMMON = {"name", "train", "dev"}
 
 def test_every_kind_has_settings():
     assert set(TASKS) == set(KINDS)
+
+
+def test_every_kind_that_is_pooled_has_its_baselines():
+    with_words = {kind for kind in KINDS if KINDS.find(kind).word_baseline}
+    assert set(POOLED) == with_words == {*linear_head.FITS} == {*word_baseline.FITS} == {*word_baseline.STRENGTHS}
 
 
 @pytest.mark.parametrize("kind", TASKS)
@@ -34,11 +39,3 @@ def test_settings_are_the_fields_of_the_task(kind):
 def test_every_shipped_task_can_be_made(path):
     settings = load_config(path).task
     assert make_task(**settings.arguments).kind == settings.kind
-
-
-@pytest.mark.parametrize("name", GLUE)
-def test_shipped_tasks_of_glue_are_those_of_glue(name):
-    (settings,) = (load_config(path).task for path in CONFIGS.glob("*.yaml") if load_config(path).task.name == name)
-    assert make_task(**settings.arguments) == glue_task(name)
-    assert settings.train.endswith(f"{name}/train.tsv")
-    assert any(settings.dev.endswith(f"{name}/{file}") for file in GLUE[name].dev_files)

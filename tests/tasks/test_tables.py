@@ -12,11 +12,11 @@ from pyarrow import parquet
 from keras_bert_flow.tasks.formats import rows
 from keras_bert_flow.tasks.formats.tables import (
     TaskTable,
+    class_names,
     describe_heading,
     describe_lookalikes,
     describe_rare,
-    label_ids,
-    label_names,
+    number_labels,
     read_columns,
     read_table,
 )
@@ -25,8 +25,13 @@ from keras_bert_flow.training.finetuning.task_data import list_remarks
 from tests.tasks.files import DATA, message_of, needs_data, write
 
 
-def table_of(*labels: str, path: str = "t.tsv") -> TaskTable:
-    return TaskTable(path, tuple(f"text {i}" for i in range(len(labels))), None, labels)
+def table_of(*labels: str) -> TaskTable:
+    return TaskTable("t.tsv", tuple(f"text {i}" for i in range(len(labels))), None, labels)
+
+
+def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:
+    places = [f"{table.path}, row {row}" for row in table.rows or range(1, len(table.labels) + 1)]
+    return number_labels(table.labels, places, names)
 
 
 @needs_data
@@ -43,7 +48,7 @@ def test_read_table_reads_every_row_of_real_tables(name, columns, train, dev, la
     assert [len(table.texts) for table in tables] == [train, dev]
     assert all((table.text_pairs is not None) == ("text_pair" in columns) for table in tables)
     if labels:
-        assert label_names(tables[0]) == labels
+        assert class_names(tables[0].labels, "train") == labels
         assert label_ids(tables[1], labels).shape == (dev,)
 
 
@@ -196,12 +201,12 @@ def test_read_table_needs_a_file(tmp_path, name):
         (("no", "Yes", "no"), ("Yes", "no")),
     ],
 )
-def test_label_names_are_sorted(labels, names):
-    assert label_names(table_of(*labels)) == names
+def test_class_names_are_sorted(labels, names):
+    assert class_names(labels, "train.tsv") == names
 
 
-def test_label_names_refuses_a_single_label():
-    message = message_of(ValueError, label_names, table_of("yes", "yes", path="train.tsv"))
+def test_class_names_refuse_a_single_label():
+    message = message_of(ValueError, class_names, ("yes", "yes"), "train.tsv")
     assert "train.tsv" in message and "'yes'" in message
 
 
@@ -215,10 +220,8 @@ def test_label_ids_refuses_a_label_that_training_never_had(tmp_path):
     path = write(tmp_path, "dev.csv", 'text,label\n"a\nb",yes\n\nc,maybe\n')
     message = message_of(ValueError, label_ids, read_table(path), ("no", "yes"))
     assert f"{path}, row 5" in message and "'maybe'" in message and "Known labels: no, yes." in message
-    message = message_of(
-        ValueError, label_ids, table_of("a", "z", path="builtin"), tuple(f"label {i}" for i in range(99))
-    )
-    assert "builtin, row 1" in message and "and 79 more" in message
+    message = message_of(ValueError, label_ids, table_of("a", "z"), tuple(f"label {i}" for i in range(99)))
+    assert "t.tsv, row 1" in message and "and 79 more" in message
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import hashlib
 import subprocess
 import sys
 
@@ -17,7 +18,6 @@ def test_keyed_number_is_pinned():
     # Records are made of these draws: should one of them change, every record changes silently.
     assert keyed_number() == 0xB4B2797457A0A6E4
     assert keyed_number(1, "pool", "d") == 0x3F3BDA61A10F64C
-    assert keyed_number("order", b"\x00\xff", digest_bytes=16) == 0xD1856E62F5AD7ACFACE0C1149571FF79
     assert as_fraction(keyed_number(1, "held out", "d")) == 0.4184114327045063
 
 
@@ -30,7 +30,10 @@ def test_keyed_generator_is_pinned():
 
 def test_keyed_generator_is_philox_of_the_key():
     for key in ((), (1, "masks", "é"), ("order", 2**70)):
-        expected = np.random.Generator(np.random.Philox(key=keyed_number(*key, digest_bytes=16)))
+        parts = [str(part).encode() for part in key]
+        named = b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+        digest = hashlib.blake2b(named, digest_size=16).digest()
+        expected = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
         rng = keyed_generator(*key)
         assert rng.integers(0, 2**63, 9).tolist() == expected.integers(0, 2**63, 9).tolist()
         assert rng.random(9).tolist() == expected.random(9).tolist()

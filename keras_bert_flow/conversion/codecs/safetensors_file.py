@@ -1,6 +1,7 @@
-"""Read and write safetensors files; the whole header is checked before any tensor is read.
+"""Read safetensors files without their library, which gives NumPy no bfloat16; write them with it.
 
-A large model is sharded, and `model.safetensors.index.json` maps tensors to files. Source of the format:
+The whole header is checked before any tensor is read. A large model is sharded, and
+`model.safetensors.index.json` maps tensors to files. Source of the format:
 https://github.com/huggingface/safetensors, README.md, "Format"; of the index: huggingface_hub, serialization/_base.py.
 """
 

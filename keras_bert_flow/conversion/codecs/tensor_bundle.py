@@ -1,7 +1,8 @@
-"""Read and write TensorFlow checkpoints (index table and data files) without TensorFlow.
+"""Read and write TensorFlow checkpoints without TensorFlow, which need not be installed and takes seconds to load.
 
-The index is a sorted table of Protocol Buffers: a header under the empty key, and for each tensor its type, shape,
-shard, offset and checksum. A partitioned variable has one entry that lists its slices, and one entry per slice.
+A checkpoint is an index and data files. The index is a sorted table of Protocol Buffers: a header under the empty key,
+and for each tensor its type, shape, shard, offset and checksum. A partitioned variable has one entry that lists its
+slices, and one entry per slice.
 Source: tensorflow/core/protobuf/tensor_bundle.proto and core/util/tensor_bundle/tensor_bundle.cc.
 """
 
@@ -216,7 +217,6 @@ def _read_place(data: bytes, place: int) -> tuple[tuple[int, int], int]:
 _FIRST_BYTES = (0, 0x80, 0xC0, 0xE0, 0xF0, 0xF8, 0xFC, 0xFE, 0xFF)
 _HEADERS = (*((first, 0) for first in _FIRST_BYTES), (0xFF, 0x80), (0xFF, 0xC0))
 _ESCAPED = {0x00: b"\x00\xff", 0xFF: b"\xff\x00"}
-WHOLE = (0, -1)  # start and length of an axis that is not partitioned
 
 
 def name_slice(name: bytes, extents: Iterable[tuple[int, int]]) -> bytes:

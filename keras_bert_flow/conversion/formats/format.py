@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.by_name import Registry
 from keras_bert_flow.conversion.codecs.safetensors_file import TensorMapping
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.text.tokenizers.added import WordRules
@@ -131,24 +131,15 @@ class Format(ABC):
 
 # Registry of model formats: find one by name, or detect it from the files of a path.
 
-# name → class, loaded lazily
-FORMATS = {
-    "huggingface": "keras_bert_flow.conversion.formats.huggingface:HuggingFace",
-    "tensorflow": "keras_bert_flow.conversion.formats.tensorflow:TensorFlow",
-    "kerashub": "keras_bert_flow.conversion.formats.keras_hub:KerasHub",
-    "adapter": "keras_bert_flow.conversion.formats.adapter:Adapter",
-}
-
-
-def find_format(name: str) -> Format:
-    """Return the format with a name.
-
-    Raises:
-        ValueError: there is no such format.
-    """
-    if name not in FORMATS:
-        raise ValueError(f"A format must be one of {', '.join(FORMATS)}. Received: {name!r}. Use one of these.")
-    return load_by_name(FORMATS[name])()
+FORMATS: Registry[type[Format]] = Registry(
+    "A format",
+    {
+        "huggingface": "keras_bert_flow.conversion.formats.huggingface:HuggingFace",
+        "tensorflow": "keras_bert_flow.conversion.formats.tensorflow:TensorFlow",
+        "kerashub": "keras_bert_flow.conversion.formats.keras_hub:KerasHub",
+        "adapter": "keras_bert_flow.conversion.formats.adapter:Adapter",
+    },
+)
 
 
 def recognise(path: Path) -> str:
@@ -158,7 +149,7 @@ def recognise(path: Path) -> str:
         FileNotFoundError: the path does not exist.
         ValueError: it matches no format, or several.
     """
-    found = [name for name in FORMATS if find_format(name).recognise(path)]
+    found = [name for name in FORMATS if FORMATS.find(name)().recognise(path)]
     if not found and not path.exists():
         raise FileNotFoundError(f"A path must exist. Received: {path}. Check it.")
     if len(found) != 1:

@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.by_name import Registry
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import BLOCK, EMBEDDING_PROJECTION
@@ -179,19 +179,22 @@ def split_fused(name: str) -> list[str]:
 
 # Registry of the tables of encoder families.
 
-# family, Hugging Face's `model_type` → table, loaded lazily
-TABLES = {
-    "albert": "keras_bert_flow.conversion.tables.albert:ALBERT",
-    "bert": "keras_bert_flow.conversion.tables.bert:BERT",
-    "distilbert": "keras_bert_flow.conversion.tables.bert:DISTILBERT",
-    "electra": "keras_bert_flow.conversion.tables.bert:ELECTRA",
-    "roberta": "keras_bert_flow.conversion.tables.bert:ROBERTA",
-}
+# family, Hugging Face's `model_type` → table
+TABLES: Registry[FamilyTable] = Registry(
+    "A family",
+    {
+        "albert": "keras_bert_flow.conversion.tables.albert:ALBERT",
+        "bert": "keras_bert_flow.conversion.tables.bert:BERT",
+        "distilbert": "keras_bert_flow.conversion.tables.bert:DISTILBERT",
+        "electra": "keras_bert_flow.conversion.tables.bert:ELECTRA",
+        "roberta": "keras_bert_flow.conversion.tables.bert:ROBERTA",
+    },
+)
 
 
 def find_table(family: str) -> FamilyTable:
     """Return the table of a family, one of `TABLES`."""
-    return load_by_name(TABLES[family])
+    return TABLES.find(family)
 
 
 def find_table_of(config: Mapping[str, Any], source: str) -> FamilyTable:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.by_name import Registry
 from keras_bert_flow.layers.shape import EncoderShape
 
 BLOCK = "encoder_block_"  # prefix of the name of a block, followed by its number
@@ -56,14 +56,16 @@ class Family:
 
 # Registry of encoder families by name.
 
-# name → family, loaded on demand
-FAMILIES = {
-    "albert": "keras_bert_flow.models.families.albert:ALBERT",
-    "bert": "keras_bert_flow.models.families.bert:BERT",
-    "distilbert": "keras_bert_flow.models.families.bert:DISTILBERT",
-    "electra": "keras_bert_flow.models.families.bert:ELECTRA",
-    "roberta": "keras_bert_flow.models.families.bert:ROBERTA",
-}
+FAMILIES: Registry[Family] = Registry(
+    "A family",
+    {
+        "albert": "keras_bert_flow.models.families.albert:ALBERT",
+        "bert": "keras_bert_flow.models.families.bert:BERT",
+        "distilbert": "keras_bert_flow.models.families.bert:DISTILBERT",
+        "electra": "keras_bert_flow.models.families.bert:ELECTRA",
+        "roberta": "keras_bert_flow.models.families.bert:ROBERTA",
+    },
+)
 DEFAULT = "bert"
 
 
@@ -73,6 +75,4 @@ def find_family(name: str) -> Family:
     Raises:
         ValueError: there is no such family.
     """
-    if name not in FAMILIES:
-        raise ValueError(f"A family must be one of {', '.join(FAMILIES)}. Received: family={name!r}.")
-    return load_by_name(FAMILIES[name])
+    return FAMILIES.find(name)

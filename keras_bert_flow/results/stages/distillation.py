@@ -10,7 +10,13 @@ from keras_bert_flow.results.stages.digests import folder_digest
 from keras_bert_flow.results.stages.pretraining import pretraining_settings
 from keras_bert_flow.results.stages.stage import Stage
 
-DISTILLATION = Stage("distillation", "distill", made_by="keras_bert_flow.training.distillation", revision=1)
+DISTILLATION = Stage(
+    "distillation",
+    "distill",
+    made_by="keras_bert_flow.training.distillation",
+    revision=1,
+    options={"records": "--records", "teacher": "--teacher"},
+)
 
 
 def distillation_key(

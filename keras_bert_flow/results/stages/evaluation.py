@@ -14,7 +14,14 @@ from keras_bert_flow.results.stages.digests import (
 )
 from keras_bert_flow.results.stages.stage import Stage, refuse_auto
 
-EVALUATION = Stage("evaluation", "report", made_by="keras_bert_flow.evaluation.evaluate", revision=1)
+EVALUATION = Stage(
+    "evaluation",
+    "report",
+    made_by="keras_bert_flow.evaluation.evaluate",
+    revision=1,
+    options={"finetuned": "--finetuned", "records": "--records"},
+    reads_tables=True,
+)
 
 
 def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:

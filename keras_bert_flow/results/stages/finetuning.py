@@ -7,7 +7,14 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.results.stages.digests import drop_paths, folder_digest, task_digests
 from keras_bert_flow.results.stages.stage import Stage, refuse_auto
 
-FINETUNING = Stage("finetuning", "finetune", made_by="keras_bert_flow.training.finetuning.finetune", revision=1)
+FINETUNING = Stage(
+    "finetuning",
+    "finetune",
+    made_by="keras_bert_flow.training.finetuning.finetune",
+    revision=1,
+    options={"model": "--model"},
+    reads_tables=True,
+)
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:

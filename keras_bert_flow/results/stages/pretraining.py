@@ -9,7 +9,13 @@ from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.stages.digests import folder_digest
 from keras_bert_flow.results.stages.stage import Stage, refuse_auto
 
-PRETRAINING = Stage("pretraining", "pretrain", made_by="keras_bert_flow.training.pretraining.pretrain", revision=1)
+PRETRAINING = Stage(
+    "pretraining",
+    "pretrain",
+    made_by="keras_bert_flow.training.pretraining.pretrain",
+    revision=1,
+    options={"records": "--records", "initial_model": "--initial-model"},
+)
 INITIAL = "initial"  # folder of the model before the first step, where its token embeddings are not random
 # Settings of pre-training that change what is logged and kept, but not the resulting weights and scores.
 MONITORING = (

@@ -1,6 +1,7 @@
 """The stage that makes masked records from a corpus."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,15 @@ from keras_bert_flow.results.stages.stage import Stage
 from keras_bert_flow.text.corpus.inputs import LOCAL, Storage
 from keras_bert_flow.text.tokenizers.files import describe_beside
 
-RECORDS = Stage("records", "records", made_by="beam_jobs.build_records", revision=1)
-IMPORTED = Stage("records", "records", made_by="keras_bert_flow.checks.importing", revision=RECORDS.revision)
+RECORDS = Stage(
+    "records",
+    "records",
+    made_by="beam_jobs.build_records",
+    revision=1,
+    options={"vocabulary": "--vocab"},
+    reads_text=True,
+)
+IMPORTED = replace(RECORDS, made_by="keras_bert_flow.checks.importing")
 
 
 def records_key(

@@ -1,7 +1,7 @@
 """A stage of a run, and its content key."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from keras_bert_flow.config.limits import BUILTIN
@@ -23,12 +23,18 @@ class Stage:
         made_by: module of the function that makes the result.
         revision: raised by every change with which the same settings and inputs give another result. The golden results
             of `tests/golden` fail until it is.
+        options: input in the manifest → option of the command that takes it.
+        reads_text: whether the command reads the corpus.
+        reads_tables: whether it reads the tables of the task.
     """
 
     name: str
     command: str
     made_by: str
     revision: int
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    reads_text: bool = False
+    reads_tables: bool = False
 
     def make_key(self, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
         """Return the content key for settings and digests of inputs."""

@@ -8,7 +8,7 @@ from keras_bert_flow.results.stages.stage import Stage
 from keras_bert_flow.text.corpus.inputs import LOCAL, Storage
 from keras_bert_flow.text.tokenizers.files import describe_beside
 
-VOCABULARY = Stage("vocabulary", "vocab", made_by="beam_jobs.build_vocabulary", revision=1)
+VOCABULARY = Stage("vocabulary", "vocab", made_by="beam_jobs.build_vocabulary", revision=1, reads_text=True)
 
 
 def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: Storage = LOCAL) -> str:

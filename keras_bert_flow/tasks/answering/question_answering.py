@@ -198,6 +198,8 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         "no_answer_f1": "F1, unanswerable %",
     }
     official_format: ClassVar[str | None] = "squad"
+    is_asked_in_files: ClassVar[bool] = True
+    architecture: ClassVar[str | None] = "ForQuestionAnswering"
 
     labels: tuple[str, ...] = ()
 

@@ -199,7 +199,7 @@ def _read_label(place: str, columns: ChoiceColumns, values: dict[str, Any], coun
 @final
 @dataclass(frozen=True)
 class MultipleChoice(MultipleChoiceSettings, Task):
-    """Multiple choice between texts, in the layout of SWAG (the defaults) or, with the fields of `RACE`, of RACE.
+    """Multiple choice between texts, in the layout of SWAG (the defaults), or of RACE: `configs/tasks/race.yaml`.
 
     Each choice is a sequence of its own, [CLS] context [SEP] question and choice [SEP]. The model computes one logit
     per sequence and returns {"logits": (rows, choices)}. A prediction is {"label": index of the choice, from 0, "text",
@@ -218,6 +218,8 @@ class MultipleChoice(MultipleChoiceSettings, Task):
 
     baseline: ClassVar[str] = "commonest place"
     headings: ClassVar[Mapping[str, str]] = {"accuracy": "accuracy %"}
+    is_asked_in_files: ClassVar[bool] = True
+    architecture: ClassVar[str | None] = "ForMultipleChoice"
 
     main_metric: str = "accuracy"
     labels: tuple[str, ...] = ()
@@ -231,6 +233,11 @@ class MultipleChoice(MultipleChoiceSettings, Task):
                 "Context, question, choices and label must be different columns, and `choices` at least one. "
                 f"Received: {abridge(columns)}. Name each one once."
             )
+
+    @classmethod
+    def find_fields(cls, labels: Sequence[str], source: str) -> dict[str, Any]:
+        """Return the columns of SWAG, which has no questions; a task with questions needs a `task.json`."""
+        return {"question": None}
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[ChoiceExample]:
         label = self.label if has_labels else None
@@ -314,10 +321,6 @@ class MultipleChoice(MultipleChoiceSettings, Task):
     def make_measure(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> Measure:
         pairs = zip(labels_of(examples), predictions, strict=True)
         return mean_measure([label == prediction["label"] for label, prediction in pairs])
-
-
-# Fields of a `MultipleChoice` for RACE as published: a folder of .txt files, each an article with questions.
-RACE = {"context": "article", "question": "questions", "choices": ("options",), "label": "answers"}
 
 
 def _predict(example: ChoiceExample, probabilities: np.ndarray, chosen: int) -> Prediction:

@@ -75,6 +75,9 @@ class Classification(ClassificationSettings, Task):
     word_baseline: ClassVar[str | None] = "TF-IDF with logistic regression"
     has_confusion: ClassVar[bool] = True
     official_format: ClassVar[str | None] = "glue"
+    architecture: ClassVar[str | None] = "ForSequenceClassification"
+    problem_type: ClassVar[str | None] = "single_label_classification"
+    has_classes: ClassVar[bool] = True
 
     def __post_init__(self):
         check_labels(self.labels, least=2)
@@ -211,6 +214,8 @@ class Regression(RegressionSettings, Task):
     }
     word_baseline: ClassVar[str | None] = "TF-IDF with ridge regression"
     official_format: ClassVar[str | None] = "glue"
+    architecture: ClassVar[str | None] = "ForSequenceClassification"
+    problem_type: ClassVar[str | None] = "regression"
 
     labels: tuple[str, ...] = ()
 

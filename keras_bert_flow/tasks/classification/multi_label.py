@@ -61,6 +61,9 @@ class MultiLabel(MultiLabelSettings, Task):
     }
     word_baseline: ClassVar[str | None] = "TF-IDF with logistic regression"
     class_name: ClassVar[str] = "label"
+    architecture: ClassVar[str | None] = "ForSequenceClassification"
+    problem_type: ClassVar[str | None] = "multi_label_classification"
+    has_classes: ClassVar[bool] = True
 
     def __post_init__(self):
         check_main_metric(self.main_metric, SET_METRICS)

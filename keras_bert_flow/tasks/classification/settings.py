@@ -26,6 +26,7 @@ class ClassificationSettings(TextSettings):
     """One of several classes for each text."""
 
     kind: ClassVar[str] = "classification"
+    is_calibrated: ClassVar[bool] = True
 
     header: Header = True
     main_metric: Annotated[

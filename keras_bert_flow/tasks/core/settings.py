@@ -15,11 +15,15 @@ class TaskSettings:
     Attributes:
         kind: name of the kind in a configuration and in a model directory.
         is_pooled: whether the head predicts from one vector per text, so that `pooling` and a probe apply.
+        has_head: whether the model has weights besides its encoder.
+        is_calibrated: whether `calibrate` applies.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # each kind is a dataclass
     kind: ClassVar[str]
     is_pooled: ClassVar[bool] = False
+    has_head: ClassVar[bool] = True
+    is_calibrated: ClassVar[bool] = False
 
 
 Header = Annotated[bool, Field(description="The first line of a .tsv or .csv names the columns.")]

@@ -237,6 +237,11 @@ class Task(ABC):
         class_name: what a row of `tabulate` describes.
         has_confusion: whether a report has a confusion matrix.
         official_format: name of the official prediction format of this kind; None if there is none.
+        is_asked_in_files: whether an item has more parts than the arguments of `kbf predict` can give.
+        architecture: the class of `transformers` for this kind, without the family: `ForTokenClassification`; None if
+            a model directory without `task.json` is not recognised as of this kind.
+        problem_type: of `ForSequenceClassification`: which of its three problems.
+        has_classes: whether the outputs of the model are named by `labels`.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # each kind is a dataclass
@@ -247,8 +252,22 @@ class Task(ABC):
     class_name: ClassVar[str] = "class"
     has_confusion: ClassVar[bool] = False
     official_format: ClassVar[str | None] = None
+    is_asked_in_files: ClassVar[bool] = False
+    architecture: ClassVar[str | None] = None
+    problem_type: ClassVar[str | None] = None
+    has_classes: ClassVar[bool] = False
     main_metric: str
     labels: tuple[str, ...]
+
+    @classmethod
+    def find_fields(cls, labels: Sequence[str], source: str) -> dict[str, Any]:
+        """Return the fields of a task that the head of a model determines, for a directory without `task.json`.
+
+        Args:
+            labels: names of the outputs, if the kind has classes.
+            source: the file that they are from, for messages.
+        """
+        return {"labels": labels} if cls.has_classes else {}
 
     @abstractmethod
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> Sequence[Any]:

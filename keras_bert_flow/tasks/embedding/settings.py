@@ -13,6 +13,7 @@ class SentenceEmbeddingSettings(TaskSettings):
     """A vector for each text, learned from pairs of texts."""
 
     kind: ClassVar[str] = "sentence_embedding"
+    has_head: ClassVar[bool] = False
 
     objective: Annotated[
         Literal["contrastive", "cosine"],

@@ -1,7 +1,7 @@
-"""GLUE tasks: the layout of their tables, and submission files for the GLUE server.
+"""Official formats of predictions: submissions for the GLUE server, and writing GLUE tables, SQuAD JSON, CoNLL columns.
 
-A GLUE folder is named as in `GLUE` and contains train.tsv, the dev files and the test files. The diagnostic table
-(`AX`) is for a model of MNLI. Source: Wang et al. 2019, arXiv:1804.07461, and the files of gluebenchmark.com.
+The diagnostic table (`AX`) is for a model of MNLI. Source: Wang et al. 2019, arXiv:1804.07461, and the files of
+gluebenchmark.com.
 """
 
 import math
@@ -22,132 +22,42 @@ from keras_bert_flow.tasks.formats.rows import (
     spell_label,
 )
 from keras_bert_flow.tasks.formats.tables import format_glue_table, walk_glue_table
-from keras_bert_flow.tasks.registry import make_task
 
 BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
+INFERENCE = ("contradiction", "entailment", "neutral")
 LOWEST, HIGHEST = 0.0, 5.0  # similarity of STS-B
 
 
 @dataclass(frozen=True)
 class GlueTest:
-    """A test table: its file, and the number of predictions that the server expects."""
+    """A test table of GLUE.
+
+    Attributes:
+        file: its name in the task's folder.
+        rows: number of predictions that the server expects.
+        labels: official names of the classes; empty for a score.
+    """
 
     file: str
     rows: int
-
-
-@dataclass(frozen=True)
-class GlueTask:
-    """Layout of one GLUE task.
-
-    Attributes:
-        texts: columns of the text, and of the second text, in training and dev files.
-        label: column of the label there.
-        metrics: metrics that GLUE reports, with the names of our `score`; the first is the main one.
-        tests: name in a submission → test table. A test table always has a header.
-        labels: official names of the classes; empty for a score.
-        header: whether training and dev files have a header.
-        test_texts: columns in test files, if they differ.
-    """
-
-    texts: tuple[str, ...]
-    label: str
-    metrics: tuple[str, ...]
-    tests: Mapping[str, GlueTest]
     labels: tuple[str, ...] = ()
-    header: bool = True
-    test_texts: tuple[str, ...] = ()
-    dev_files: tuple[str, ...] = ("dev.tsv",)
-
-    @property
-    def kind(self) -> str:
-        return "classification" if self.labels else "regression"
 
 
-GLUE = {
-    "CoLA": GlueTask(
-        texts=("3",),
-        label="1",
-        metrics=("matthews",),
-        tests={"CoLA.tsv": GlueTest("test.tsv", 1063)},
-        labels=BINARY,
-        header=False,
-        test_texts=("sentence",),
-    ),
-    "SST-2": GlueTask(
-        texts=("sentence",),
-        label="label",
-        metrics=("accuracy",),
-        tests={"SST-2.tsv": GlueTest("test.tsv", 1821)},
-        labels=BINARY,
-    ),
-    "MRPC": GlueTask(
-        texts=("#1 String", "#2 String"),
-        label="Quality",
-        metrics=("f1_positive", "accuracy"),
-        tests={"MRPC.tsv": GlueTest("test.tsv", 1725)},
-        labels=BINARY,
-    ),
-    "STS-B": GlueTask(
-        texts=("sentence1", "sentence2"),
-        label="score",
-        metrics=("spearman", "pearson"),
-        tests={"STS-B.tsv": GlueTest("test.tsv", 1379)},
-    ),
-    "QQP": GlueTask(
-        texts=("question1", "question2"),
-        label="is_duplicate",
-        metrics=("f1_positive", "accuracy"),
-        tests={"QQP.tsv": GlueTest("test.tsv", 390_965)},
-        labels=BINARY,
-    ),
-    "MNLI": GlueTask(
-        texts=("sentence1", "sentence2"),
-        label="gold_label",
-        metrics=("accuracy",),
-        tests={
-            "MNLI-m.tsv": GlueTest("test_matched.tsv", 9796),
-            "MNLI-mm.tsv": GlueTest("test_mismatched.tsv", 9847),
-            "AX.tsv": GlueTest("diagnostic.tsv", 1104),
-        },
-        labels=("contradiction", "entailment", "neutral"),
-        dev_files=("dev_matched.tsv", "dev_mismatched.tsv"),
-    ),
-    "QNLI": GlueTask(
-        texts=("question", "sentence"),
-        label="label",
-        metrics=("accuracy",),
-        tests={"QNLI.tsv": GlueTest("test.tsv", 5463)},
-        labels=ENTAILMENT,
-    ),
-    "RTE": GlueTask(
-        texts=("sentence1", "sentence2"),
-        label="label",
-        metrics=("accuracy",),
-        tests={"RTE.tsv": GlueTest("test.tsv", 3000)},
-        labels=ENTAILMENT,
-    ),
-    "WNLI": GlueTask(
-        texts=("sentence1", "sentence2"),
-        label="label",
-        metrics=("accuracy",),
-        tests={"WNLI.tsv": GlueTest("test.tsv", 146)},
-        labels=BINARY,
-    ),
+# name in a submission → test table
+SUBMISSION = {
+    "CoLA.tsv": GlueTest("test.tsv", 1063, BINARY),
+    "SST-2.tsv": GlueTest("test.tsv", 1821, BINARY),
+    "MRPC.tsv": GlueTest("test.tsv", 1725, BINARY),
+    "STS-B.tsv": GlueTest("test.tsv", 1379),
+    "QQP.tsv": GlueTest("test.tsv", 390_965, BINARY),
+    "MNLI-m.tsv": GlueTest("test_matched.tsv", 9796, INFERENCE),
+    "MNLI-mm.tsv": GlueTest("test_mismatched.tsv", 9847, INFERENCE),
+    "AX.tsv": GlueTest("diagnostic.tsv", 1104, INFERENCE),
+    "QNLI.tsv": GlueTest("test.tsv", 5463, ENTAILMENT),
+    "RTE.tsv": GlueTest("test.tsv", 3000, ENTAILMENT),
+    "WNLI.tsv": GlueTest("test.tsv", 146, BINARY),
 }
-SUBMISSION = {name: task for task in GLUE.values() for name in task.tests}
-
-
-def glue_task(name: str, test: bool = False) -> Task:
-    """Return the task of a GLUE folder, for its training and dev files or for its test files, which have no labels."""
-    if name not in GLUE:
-        raise ValueError(f"A GLUE task must be one of its nine. Received: {name!r}. Use one of: {', '.join(GLUE)}.")
-    task = GLUE[name]
-    texts = (test and task.test_texts) or task.texts
-    columns = {"text": texts[0], "text_pair": texts[1] if len(texts) == 2 else None, "label": task.label}
-    known = {"labels": task.labels} if task.labels else {"lowest": LOWEST, "highest": HIGHEST}
-    return make_task(task.kind, **columns, **known, header=test or task.header, main_metric=task.metrics[0])
 
 
 def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path]) -> tuple[str, ...]:
@@ -182,12 +92,12 @@ def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path
 
 
 def _format_predictions(name: str, file: str | Path) -> str:
-    task = SUBMISSION[name]
-    lines = list((_read_labels if task.labels else _read_scores)(file, task.labels))
-    if len(lines) != task.tests[name].rows:
+    table = SUBMISSION[name]
+    lines = list((_read_labels if table.labels else _read_scores)(file, table.labels))
+    if len(lines) != table.rows:
         raise ValueError(
-            f"{name} must have {task.tests[name].rows} predictions. Received: {len(lines)}, from {file}. "
-            f"Predict the whole of {task.tests[name].file}."
+            f"{name} must have {table.rows} predictions. Received: {len(lines)}, from {file}. "
+            f"Predict the whole of {table.file}."
         )
     return format_glue_table(lines)
 

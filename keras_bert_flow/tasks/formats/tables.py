@@ -143,17 +143,14 @@ def limit_examples(path: str | Path, examples: Iterator[Any], max_examples: int 
     yield from islice(examples, None if max_examples is None else max_examples - 1)
 
 
-def label_names(train: TaskTable) -> tuple[str, ...]:
-    """Return the classes of a training table, sorted by value if every name is an integer, else by spelling.
-
-    Raises:
-        ValueError: the table has one class only, so there is nothing to learn.
-    """
-    return class_names(train.labels, train.path)
-
-
 def class_names(labels: Iterable[str], source: str) -> tuple[str, ...]:
-    """Return the classes among labels as `label_names` does; `source` names their origin in its error message."""
+    """Return the classes among the labels of a training table, in the order of `sort_names`.
+
+    Args:
+        source: origin of the labels, for messages.
+    Raises:
+        ValueError: there is one class only, so there is nothing to learn.
+    """
     names = sort_names(labels)
     if len(names) < 2:
         received = f"{source}, where all are {names[0]!r}" if names else "none"
@@ -233,20 +230,16 @@ def describe_rare(counts: Mapping[str, int]) -> str:
     )
 
 
-def label_ids(table: TaskTable, names: tuple[str, ...]) -> np.ndarray:
-    """Return the class id of each label of a table: its index in `names`.
+def number_labels(labels: Iterable[str], places: Iterable[str], names: tuple[str, ...]) -> np.ndarray:
+    """Return the class id of each label: its index in `names`.
 
+    Args:
+        places: of the labels, for messages.
     Returns:
         int32, (examples,).
     Raises:
         ValueError: a label is not among `names`: the training table never had it.
     """
-    rows = table.rows or range(1, len(table.labels) + 1)
-    return number_labels(table.labels, [f"{table.path}, row {row}" for row in rows], names)
-
-
-def number_labels(labels: Iterable[str], places: Iterable[str], names: tuple[str, ...]) -> np.ndarray:
-    """Return class ids as `label_ids` does; an error message begins with the label's place."""
     numbers = {name: number for number, name in enumerate(names)}
     ids = []
     for label, place in zip(labels, places, strict=True):

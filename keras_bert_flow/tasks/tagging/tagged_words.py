@@ -176,6 +176,13 @@ def detect_scheme(sentences: Sequence[Sequence[str]], place: Callable[[int, int]
     )
 
 
+def guess_scheme(tags: Sequence[str]) -> str:
+    """Return the tagging scheme of a head's labels; IOB1 and IOB2, which decode alike, are not distinguished."""
+    if not any(tag.startswith(("B-", "I-", "S-", "E-")) for tag in tags):
+        return PLAIN
+    return next((scheme for scheme in ("IOB2", "BIOES") if all(is_tag(tag, scheme) for tag in tags)), PLAIN)
+
+
 def find_other_spelling(tags: Iterable[str]) -> Spelling | None:
     """Return how the tags of spans are spelt if not as here: B_PER, b-per, PER-B, BILOU or BMES; None if they are not.
 

@@ -1,5 +1,6 @@
 """Token classification (entities, parts of speech): windows of words, and tags aligned with tokens."""
 
+import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -31,7 +32,9 @@ from keras_bert_flow.tasks.tagging.tagged_words import (
     TaggedWords,
     describe_scheme,
     detect_scheme,
+    find_other_spelling,
     gold_tags,
+    guess_scheme,
     is_tag,
     spans_of,
     tag_names,
@@ -194,6 +197,8 @@ def _count_spans(examples: Sequence[TaggedWords], features: Features, scheme: st
 
 OUTPUT = "logits"
 
+_logger = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class TokenClassification(TokenClassificationSettings, Task):
@@ -221,6 +226,8 @@ class TokenClassification(TokenClassificationSettings, Task):
     }
     class_name: ClassVar[str] = "type of span"
     official_format: ClassVar[str | None] = "conll"
+    architecture: ClassVar[str | None] = "ForTokenClassification"
+    has_classes: ClassVar[bool] = True
 
     labels: tuple[str, ...] = ()
 
@@ -233,6 +240,17 @@ class TokenClassification(TokenClassificationSettings, Task):
                 raise ValueError(f"`{name}` must be one of {', '.join(map(str, valid))}. Received: {value!r}.")
         if self.stride is not None and self.stride < 1:
             raise ValueError(f"`stride` must be at least 1. Received: {self.stride}. Leave it out for half a window.")
+
+    @classmethod
+    def find_fields(cls, labels: Sequence[str], source: str) -> dict[str, Any]:
+        """Return also the scheme of the labels, and warn if they look like tags of spans in another spelling."""
+        scheme = guess_scheme(labels)
+        if scheme == PLAIN and (spelling := find_other_spelling(labels)):
+            _logger.warning(
+                "%s: the tags look like %s, whose spans are not read: each word is taken by itself. %s in `id2label`.",
+                *(source, spelling.scheme, spelling.remedy),
+            )
+        return {"labels": labels, "scheme": scheme, "main_metric": "accuracy" if scheme == PLAIN else "f1"}
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> Sequence[TaggedWords]:
         return read_tagged_words(path, self.word_column, self.tag_column, has_labels, max_examples)

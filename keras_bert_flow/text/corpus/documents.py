@@ -14,7 +14,8 @@ from keras_bert_flow.text.corpus.inputs import LOCAL, PARQUET, Storage, is_jsonl
 from keras_bert_flow.text.corpus.lines import LineReader, ReadingRule
 from keras_bert_flow.text.corpus.parquet import read_column
 
-# Rule-based sentence splitting, for alphabets with capitals and for scripts that have marks of their own.
+# Rule-based sentence splitting, for alphabets with capitals and for scripts that have marks of their own. No library,
+# since records would depend on its version.
 
 # Unicode's `Sentence_Terminal`, and what ends sentences without having it: … ； and the marks of Khmer (which has it
 # from Unicode 15.1 on) and Tibetan. Left out: U+104A, which is a comma in modern Burmese.
@@ -129,11 +130,9 @@ class Document:
     sentences: tuple[str, ...]
 
 
-def read_documents(
-    path: str, rule: ReadingRule, counts: Counter | None = None, storage: Storage = LOCAL
-) -> Iterator[Document]:
-    """Read the documents of one file; arguments and errors as for `read_texts`."""
-    for lines in read_texts(path, rule, counts, storage):
+def read_documents(path: str, rule: ReadingRule, counts: Counter | None = None) -> Iterator[Document]:
+    """Read the documents of one local file; arguments and errors as for `read_texts`."""
+    for lines in read_texts(path, rule, counts):
         yield make_document(lines, rule.split_lines)
 
 

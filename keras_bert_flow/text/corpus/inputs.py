@@ -203,16 +203,16 @@ def find_ignored(patterns: Sequence[str], storage: Storage = LOCAL) -> list[str]
     return sorted(ignored)
 
 
-def check_inputs(patterns: Sequence[str], storage: Storage = LOCAL, skip_bad_inputs: bool = False) -> list[str]:
+def check_inputs(patterns: Sequence[str], skip_bad_inputs: bool = False) -> list[str]:
     """Find corpus files as `find_inputs` does, and open each one unless bad inputs are skipped.
 
     Raises:
         FileNotFoundError, ValueError: as for `find_inputs` and `open_packed`.
     """
-    paths = find_inputs(patterns, storage)
+    paths = find_inputs(patterns)
     if not skip_bad_inputs:
         for path in paths:
-            open_packed(path, storage).close()
+            open_packed(path).close()
     return paths
 
 

@@ -1,4 +1,4 @@
-"""Read one text column of a Parquet file a few rows at a time, and column sizes from its footer."""
+"""Read a text column of a Parquet file, and its sizes without PyArrow, which aborts at a footer that is damaged."""
 
 import io
 from collections.abc import Callable, Iterator, Sequence

@@ -4,11 +4,16 @@ A module defines how instances are made and their properties: the meaning of lab
 of documents needed. `OBJECTIVES` lists them. Models are in `models/`.
 """
 
-# name → class, imported on first use, so that an objective needs only its own module
-OBJECTIVES = {
-    "mlm_nsp": "keras_bert_flow.text.objectives.mlm_nsp:NextSentence",
-    "mlm": "keras_bert_flow.text.objectives.mlm:MaskedTokens",
-    "mlm_sop": "keras_bert_flow.text.objectives.mlm_sop:SentenceOrder",
-    "rtd": "keras_bert_flow.text.objectives.rtd:ReplacedTokens",
-}
+from keras_bert_flow.by_name import Registry
+
+# name → class, so that an objective needs only its own module
+OBJECTIVES: Registry = Registry(
+    "An objective",
+    {
+        "mlm_nsp": "keras_bert_flow.text.objectives.mlm_nsp:NextSentence",
+        "mlm": "keras_bert_flow.text.objectives.mlm:MaskedTokens",
+        "mlm_sop": "keras_bert_flow.text.objectives.mlm_sop:SentenceOrder",
+        "rtd": "keras_bert_flow.text.objectives.rtd:ReplacedTokens",
+    },
+)
 DEFAULT = "mlm_nsp"  # for records whose manifest names none

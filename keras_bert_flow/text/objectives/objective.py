@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.text.masking import MaskedRows, MaskingRule, mask_rows
 from keras_bert_flow.text.objectives import OBJECTIVES
 from keras_bert_flow.text.rows import TokenizedDocument, TokenRows, keyed_generator
@@ -186,9 +185,7 @@ def find_objective(name: str) -> Objective:
     Raises:
         ValueError: there is no such objective.
     """
-    if name not in OBJECTIVES:
-        raise ValueError(f"An objective must be one of {', '.join(OBJECTIVES)}. Received: {name!r}. Use one of these.")
-    return load_by_name(OBJECTIVES[name])()
+    return OBJECTIVES.find(name)()
 
 
 # Build masked pre-training instances from a pool of documents.

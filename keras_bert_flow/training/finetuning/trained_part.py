@@ -3,12 +3,11 @@
 import math
 from typing import Any
 
-from keras_bert_flow.config.finetuning import ALL, FinetuningConfig, kind_of
+from keras_bert_flow.config.finetuning import ALL, HEADLESS, FinetuningConfig, kind_of
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.layers.shape import EncoderShape
 
 COSTS = ("trained_parameters", "parameters", "peak_bytes")  # cost of a run in `run.json`
-HEADLESS = "sentence_embedding"  # the kind of task whose model has no head
 
 
 def check_trained_part(config: PipelineConfig, shape: EncoderShape) -> None:
@@ -23,9 +22,10 @@ def check_trained_part(config: PipelineConfig, shape: EncoderShape) -> None:
             f"`frozen_layers` must be at most {shape.num_blocks}, the model's number of blocks. Received: "
             f"finetuning.frozen_layers={frozen}. Lower it, or use {ALL!r}."
         )
-    if frozen in (ALL, shape.num_blocks) and kind_of(config.task) == HEADLESS:
+    kind = kind_of(config.task)
+    if frozen in (ALL, shape.num_blocks) and kind in HEADLESS:
         raise ValueError(
-            f"`frozen_layers` must leave something to train: a task of kind {HEADLESS} has no head. Received: "
+            f"`frozen_layers` must leave something to train: a task of kind {kind} has no head. Received: "
             f"finetuning.frozen_layers={frozen}. Lower it, or use lora_rank."
         )
     if rank is not None and rank > shape.hidden_dim:

@@ -45,7 +45,8 @@ def rewind_log(folder: Path, step: int) -> None:
     write_atomically(Path(folder) / LOG_FILE, "".join(json.dumps(line) + "\n" for line in lines).encode())
 
 
-# TensorBoard event file with the content of `log.jsonl`: rewritten when a run is resumed, then appended to.
+# TensorBoard event file with the content of `log.jsonl`: rewritten when a run is resumed, then appended to. Written
+# without TensorBoard, which need not be installed where a model is trained.
 
 EVENTS_FILE = "events.out.tfevents.log"  # TensorBoard looks for `tfevents` in file names
 _WALL_TIME = struct.Struct("<d")

@@ -5,7 +5,7 @@ from keras_bert_flow.training.optimizers.bert_adam import BertAdam, Lamb, Muon
 from keras_bert_flow.training.optimizers.guard import DEFAULT_ADVICE, GuardedOptimizer
 from keras_bert_flow.training.optimizers.schedules import LINEAR, AccumulatedSteps, PacedSteps, WarmupDecay
 
-ADAMW, BERT_ADAM, LAMB, MUON = "adamw", "bert_adam", "lamb", "muon"
+ADAMW, BERT_ADAM, LAMB, MUON = OPTIMIZERS = "adamw", "bert_adam", "lamb", "muon"
 
 
 def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_norm=1.0, decay=LINEAR, epsilon=EPSILON):
@@ -70,7 +70,7 @@ def make_optimizer(
         return Lamb(learning_rate, **options)
     if kind == MUON:
         return Muon(learning_rate, **(options | (muon_options or {})))
-    raise ValueError(f"The optimizer must be {ADAMW}, {BERT_ADAM}, {LAMB} or {MUON}. Received: {kind!r}.")
+    raise ValueError(f"The optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {kind!r}. Use one of these.")
 
 
 def make_guarded_optimizer(

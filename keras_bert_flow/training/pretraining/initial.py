@@ -13,7 +13,7 @@ from keras_bert_flow.config.pretraining import ModelConfig, PretrainingConfig
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.pretraining_records import PretrainingRecords, count_tokens, read_tokens
 from keras_bert_flow.models.pretraining.bag_of_words import WORDS
-from keras_bert_flow.models.pretraining.registry import find_pretrainer
+from keras_bert_flow.models.pretraining.registry import PRETRAINERS
 from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.training.pretraining.fit import check_shape
 
@@ -33,7 +33,7 @@ def load_initial_model(folder: Path, shape: ModelConfig, objective: str, setting
         ValueError: the model has another shape, or is damaged.
     """
     rates = {name: getattr(shape, name) for name in ("dropout_rate", "attention_dropout_rate")}
-    kind = find_pretrainer(objective)
+    kind = PRETRAINERS.find(objective)
     options = {name: getattr(settings, name) for name in kind.settings}
     model, new_layers = load_pretrainer(kind, folder, bag_of_words=settings.bag_of_words, options=options, **rates)
     check_shape(model.backbone.get_config(), shape, folder)

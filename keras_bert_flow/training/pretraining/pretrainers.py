@@ -8,7 +8,7 @@ from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
-from keras_bert_flow.models.pretraining.registry import find_pretrainer
+from keras_bert_flow.models.pretraining.registry import PRETRAINERS
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.text.objectives import DEFAULT
@@ -28,7 +28,7 @@ def make_pretrainer(
     settings = settings or PretrainingConfig()
     sizes = asdict(resolve_shape(shape, vocabulary_size))
     check_objective(objective, shape.family, settings.bag_of_words)
-    kind = find_pretrainer(objective)
+    kind = PRETRAINERS.find(objective)
     options = {name: getattr(settings, name) for name in kind.settings}
     model = kind(Backbone(shape.family, use_pooler=kind.saved_as.use_pooler, **sizes), **options)
     return BagOfWordsPretrainer(model, settings.bag_of_words) if settings.bag_of_words else model

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from keras_bert_flow.checks import findings
 from keras_bert_flow.checks.findings import Lengths, Repeats, chance_range, even_histogram
 
 
@@ -26,9 +27,10 @@ def test_lengths_of_nothing():
 
 
 @pytest.mark.parametrize("bars", [1, 3, 8, 100])
-def test_even_histogram_holds_every_length_once(bars):
+def test_even_histogram_holds_every_length_once(bars, monkeypatch):
+    monkeypatch.setattr(findings, "BARS", bars)
     counts = np.arange(38)  # counts[0] is of empty records, which are faulty
-    rows = even_histogram(counts, bars)
+    rows = even_histogram(counts)
     assert sum(count for _, _, count in rows) == counts.sum()
     assert rows[0][0] == 1 and rows[-1][1] == 37 and len(rows) <= bars
     assert all(low == before + 1 for (_, before, _), (low, _, _) in zip(rows, rows[1:], strict=False))

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_bert_flow.checks import estimates
 from keras_bert_flow.checks.estimates import (
     MOST_WORKERS,
     available_memory,
@@ -57,13 +58,15 @@ def test_workers_fit_the_free_memory(memory, workers):
     assert choose_workers(1000.0, 16, memory) == workers
 
 
-def test_large_text_gets_workers_and_small_text_the_options_as_they_were(tmp_path):
+def test_large_text_gets_workers_and_small_text_the_options_as_they_were(tmp_path, monkeypatch):
     large, small = write_sparse(tmp_path / "large.txt", 20 * MB), write_sparse(tmp_path / "small.txt", MB)
     records = RecordsConfig(duplication=1)
-    assert worker_options(large, records, ("--streaming",), cores=2) == ("--streaming", *TWO)
-    assert worker_options(large, records, (), cores=1) == ()
-    assert worker_options(large, None, (), cores=2) == ()
-    assert worker_options(small, records, ("--streaming",), cores=2) == ("--streaming",)
+    monkeypatch.setattr(estimates, "count_cores", lambda: 2)
+    assert worker_options(large, records, ("--streaming",)) == ("--streaming", *TWO)
+    assert worker_options(large, None, ()) == ()
+    assert worker_options(small, records, ("--streaming",)) == ("--streaming",)
+    monkeypatch.setattr(estimates, "count_cores", lambda: 1)
+    assert worker_options(large, records, ()) == ()
 
 
 @pytest.mark.parametrize(
@@ -76,12 +79,14 @@ def test_large_text_gets_workers_and_small_text_the_options_as_they_were(tmp_pat
         ("--runner", "FlinkRunner"),
     ],
 )
-def test_choice_of_the_user_is_left_alone(chosen, tmp_path):
-    assert worker_options(write_sparse(tmp_path / "large.txt", 1000 * MB), None, chosen, cores=8) == chosen
+def test_choice_of_the_user_is_left_alone(chosen, tmp_path, monkeypatch):
+    monkeypatch.setattr(estimates, "count_cores", lambda: 8)
+    assert worker_options(write_sparse(tmp_path / "large.txt", 1000 * MB), None, chosen) == chosen
 
 
-def test_text_at_another_place_is_not_measured():
-    assert worker_options(CorpusConfig(input=("gs://bucket/a.txt",)), None, (), cores=8) == ()
+def test_text_at_another_place_is_not_measured(monkeypatch):
+    monkeypatch.setattr(estimates, "count_cores", lambda: 8)
+    assert worker_options(CorpusConfig(input=("gs://bucket/a.txt",)), None, ()) == ()
 
 
 def test_packed_text_counts_unpacked(tmp_path):

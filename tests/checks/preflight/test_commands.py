@@ -86,7 +86,7 @@ WRONG_COMMANDS = {
     f"{PREDICT} --set kind=regression hello": "should be 'classification'",
     f"{PREDICT} --set labels=[x,y] hello": "must be those that it was trained on",
     f"{PREDICT} --as features --input nope": "The texts must be a file",
-    f"{PREDICT} --as poetry hello": "asked as a known task",
+    f"{PREDICT} --as poetry hello": "The task of a model must be one of task, fill_mask",
     f"{PREDICT} --top-k 3 hello": "Received: top_k for task",
     f"{PREDICT} --batch-positions 0 hello": "must be at least 1",
     f"{PREDICT} --backend theano hello": "The backend must be one of",

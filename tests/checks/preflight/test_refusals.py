@@ -57,7 +57,7 @@ WRONG_SETTINGS = {
     "runs=loop": "link that leads nowhere",
     "runs=" + "x" * 300: "must be short enough",
     "runs=hdfs://bucket/runs": "must name the host and the port of WebHDFS. Received: hdfs://bucket/runs",
-    "model.family=gpt": "A family must be one of .*bert.*Received: family='gpt'",
+    "model.family=gpt": "A family must be one of .*bert.*Received: 'gpt'",
     "model.family=roberta": "must have no sentence task for the family roberta. Received: mlm_nsp. Use mlm",
     "model.options={embedding_dim: 8}": "must be fields of the family bert: num_segments.*Received: embedding_dim",
     "model={family: albert, size: tiny, options: {num_groups: 3}}": "`num_groups` must be from 1 to `num_layers`",
