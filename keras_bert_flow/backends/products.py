@@ -106,7 +106,11 @@ def _with_jax_merge(plain: Callable[..., tuple[Tensor, ...]]) -> Callable[..., t
         return (jax.numpy.stack(parts, axis=3).reshape(-1, length, 3 * num_heads * head_dim),)
 
     split.defvjp(remember, differentiate)
-    return lambda fused, *sizes: split(ops.convert_to_tensor(fused), *sizes)
+
+    def run(fused: Tensor, length: int, num_heads: int, head_dim: int) -> tuple[Tensor, ...]:
+        return split(ops.convert_to_tensor(fused), length, num_heads, head_dim)
+
+    return run
 
 
 @_with_jax_merge

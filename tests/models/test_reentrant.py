@@ -67,6 +67,8 @@ def test_threads_get_the_results_of_one(called):
     assert not errors
 
 
+# TensorFlow's C calls Python, and makes of an interrupt there another exception or, at times, a segmentation fault.
+@pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it may end the process")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an alarm in a destructor
 @pytest.mark.parametrize("name", ["predict", "predict_on_batch", "predict_features", "evaluate", "test_on_batch"])
 def test_calls_work_after_an_interrupt_at_any_moment(called, tmp_path, name):
@@ -87,11 +89,7 @@ def test_calls_work_after_an_interrupt_at_any_moment(called, tmp_path, name):
                 signal.setitimer(signal.ITIMER_REAL, seconds)
                 while not has_rung:  # Python ignores an exception in a destructor
                     called.calls[name]()
-            except KeyboardInterrupt:
-                pass
-            # Of an interrupt an `except:` in TensorFlow's trace_type_builder.py makes the first; the second is made
-            # where it comes during a call of C that Python asked for, as of NumPy's `__array__`.
-            except (TypeError, SystemError):
+            except (KeyboardInterrupt, SystemError):  # the second where NumPy's C called Python
                 assert has_rung
     finally:
         signal.signal(signal.SIGALRM, before)
