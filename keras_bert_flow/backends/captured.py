@@ -136,13 +136,26 @@ def _record(model: keras.Model, leaves: Sequence[Tensor | None], form: Any) -> _
 
     given = _values(model.trainable_variables), _values(_list_state(model)), leaves
     # Fake tensors have no values: what asks for one raises an exception, even if it asks through NumPy.
-    with _recording_one, _recorded(), torch.enable_grad():
+    with _recording_one, _recorded(), torch.enable_grad(), _make_refusal():
         graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     constants = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
     if any(constant.requires_grad for constant in constants):
         raise TypeError("a weight is trained that no variable of Keras stands for")
     on_processor = all(value.device.type == "cpu" for value in given[0])
     return _Program(model, graph if on_processor else torch.compile(graph, dynamic=False), names)
+
+
+def _make_refusal() -> Any:
+    """Return a context in which no tensor becomes a number of Python, not even one that has a value."""
+    from torch.overrides import TorchFunctionMode
+
+    class Refusal(TorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+            if function.__name__ in ("item", "__bool__", "__float__", "__int__", "__index__"):
+                raise TypeError("the value of a tensor is asked for")
+            return function(*arguments, **options or {})
+
+    return Refusal()
 
 
 def _read_log(value: Any) -> Tensor:

@@ -258,6 +258,19 @@ def test_parts_of_ones_own_are_not_frozen_into_a_recording(parts):
         np.testing.assert_array_equal(ours, theirs)
 
 
+def test_a_variable_that_is_read_as_a_number_is_not_frozen():
+    found = []
+    for jit_compile in (False, True):
+        model, scale = make_model(jit_compile), keras.Variable(1.0, trainable=False)
+        losses = dict.fromkeys(("mlm", "nsp"), lambda _, outputs, scale=scale: float(scale) * ops.mean(outputs**2))
+        model.compile(optimizer="sgd", loss=losses, jit_compile=jit_compile)
+        found.append([])
+        for seed in range(4):
+            scale.assign(seed)
+            found[-1] += train(model, [make_batch(seed)])
+    assert found[0] == found[1]
+
+
 def test_threads_record_one_after_another():
     models, batches = [make_model(True) for _ in range(3)], [make_batch(seed) for seed in range(3)]
     with ThreadPoolExecutor(len(models)) as pool:
