@@ -93,7 +93,8 @@ class ReentrantModel(keras.Model):
 
     def make_train_function(self, force: bool = False) -> None:
         """With `jit_compile=True` on PyTorch, record the step instead of compiling Python; see `CapturedStep`."""
-        if keras.backend.backend() != "torch" or self.run_eagerly or not self.jit_compile:
+        is_recorded = keras.backend.backend() == "torch" and self.jit_compile and not self.run_eagerly
+        if not is_recorded or self.steps_per_execution > 1:  # which Keras refuses
             super().make_train_function(force)
         elif force or self.train_function is None:
             self.train_function = CapturedStep(self)
