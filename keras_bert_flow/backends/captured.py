@@ -1,4 +1,4 @@
-"""Training steps of PyTorch that are recorded once per shape and then run without Keras' Python.
+"""Training steps of PyTorch that are recorded for each shape of batches and then run without Keras' Python.
 
 Most of a small model's step is Python: layers call each other, and every call looks at its arguments. Recording runs
 that Python once and notes the operations of forward pass, loss, metrics and backward pass. They are those of an eager

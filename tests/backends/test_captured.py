@@ -9,6 +9,7 @@ import pytest
 from keras import ops
 
 import keras_bert_flow as kbf
+from keras_bert_flow.backends import captured
 from keras_bert_flow.backends.captured import CapturedStep
 from keras_bert_flow.models.reentrant import ReentrantModel
 from tests.oracles.small_bert import SMALL
@@ -284,3 +285,11 @@ def test_several_steps_per_call_are_refused_as_by_keras():
     model.compile(optimizer="sgd", jit_compile=True, steps_per_execution=2)
     with pytest.raises(ValueError, match="steps_per_execution"):
         model.fit(*make_batch(0)[:2], verbose=0)
+
+
+def test_shapes_beyond_the_most_run_eagerly(monkeypatch):
+    monkeypatch.setattr(captured, "MOST_PROGRAMS", 1)
+    model = make_model(True)
+    batches = [make_batch(0, length=8), make_batch(0, length=8), make_batch(1, length=12), make_batch(1, length=12)]
+    assert all(np.isfinite(logs["loss"]) for logs in train(model, batches))
+    assert len(model.train_function._programs) == 1
