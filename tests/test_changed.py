@@ -183,6 +183,7 @@ def test_late():
 """
 
 
+@pytest.mark.slow
 def test_time_bounds_what_is_run_and_the_rest_has_a_command(repository):
     for name in ("changed.py", "revisions.py", "golden/__init__.py", "golden/import_closure.py"):
         (repository / "tests" / name).parent.mkdir(exist_ok=True)

@@ -130,6 +130,7 @@ def test_tag_must_agree_with_version_and_changelog(file, old, new, tag, fault, t
     assert (faults == []) if fault is None else any(fault in found for found in faults), faults
 
 
+@pytest.mark.slow
 def test_installed_command_helps_and_drafts_a_configuration(kbf, tmp_path: Path):
     done = kbf("--help")
     assert done.returncode == 0 and "init" in done.stdout, done.stderr

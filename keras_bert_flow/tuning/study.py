@@ -164,7 +164,7 @@ class Search:
         self.path, self._tuning = folder / STUDY_FILE, tuning
         _cut_unfinished_line(self.path)
         # Optuna's base class of locks is private
-        storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=_HeldLock()))  # type: ignore[arg-type]
+        storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=_HeldLock()))
         pruner = optuna.pruners.MedianPruner(n_startup_trials=tuning.startup_trials)
         self._study = optuna.create_study(
             storage=storage,

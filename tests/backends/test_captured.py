@@ -60,6 +60,7 @@ def test_recorded_steps_have_the_bits_of_eager_ones():
     assert len(recorded.train_function._programs) == 1
 
 
+@pytest.mark.slow
 def test_padding_and_widths_change_rounding_alone():
     batches = [make_batch(seed, length=8 + 4 * (seed % 2), padding=seed % 3) for seed in range(50)]
     eager, recorded = make_model(False, dropout_rate=0.0), make_model(True, dropout_rate=0.0)
@@ -69,6 +70,7 @@ def test_padding_and_widths_change_rounding_alone():
     assert len(recorded.train_function._programs) == 2
 
 
+@pytest.mark.slow
 def test_rematerialised_and_shared_blocks_are_recorded():
     batches = [make_batch(seed) for seed in range(3)]
     found = []
@@ -104,6 +106,7 @@ def test_fit_and_the_other_calls_work():
     assert model.predict(x, verbose=0).shape == (4, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["guarded", "accumulating"])
 @pytest.mark.first_form
 def test_optimizers_of_ours_take_recorded_gradients(optimizer):
@@ -259,6 +262,7 @@ def test_parts_of_ones_own_are_not_frozen_into_a_recording(parts):
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 def test_a_variable_that_is_read_as_a_number_is_not_frozen():
     found = []
     for jit_compile in (False, True):
@@ -272,6 +276,7 @@ def test_a_variable_that_is_read_as_a_number_is_not_frozen():
     assert found[0] == found[1]
 
 
+@pytest.mark.slow
 def test_threads_record_one_after_another():
     models, batches = [make_model(True) for _ in range(3)], [make_batch(seed) for seed in range(3)]
     with ThreadPoolExecutor(len(models)) as pool:
@@ -287,6 +292,7 @@ def test_several_steps_per_call_are_refused_as_by_keras():
         model.fit(*make_batch(0)[:2], verbose=0)
 
 
+@pytest.mark.slow
 def test_shapes_beyond_the_most_run_eagerly(monkeypatch):
     monkeypatch.setattr(captured, "MOST_PROGRAMS", 1)
     model = make_model(True)

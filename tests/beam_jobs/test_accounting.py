@@ -95,6 +95,7 @@ def test_skipped_files_leave_no_trace_in_the_records(vocabulary_file, tmp_path):
     assert found == whole  # none of the documents that stood before the damage
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize(
     "name",
     [
@@ -113,6 +114,7 @@ def test_bad_file_is_named_where_it_is_not_to_be_skipped(name, vocabulary_file, 
     assert names_in(tmp_path / "out") == []
 
 
+@pytest.mark.slow
 def test_one_unreadable_file_among_a_thousand(tmp_path, monkeypatch, caplog):
     for number in range(1000):
         (tmp_path / f"{number:03}.txt").write_text(f"word{number} again\n")

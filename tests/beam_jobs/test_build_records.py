@@ -139,6 +139,7 @@ def test_records_are_masked_and_random_at_their_rates(corpus, vocabulary_file, t
     assert len(np.unique(positions)) > 25  # anywhere in the 32 places
 
 
+@pytest.mark.slow
 def test_copies_of_a_document_have_other_masks(corpus, vocabulary_file, tmp_path):
     folder = build(corpus, vocabulary_file, tmp_path / "r", duplication=4, held_out_fraction=0)
     ids = [record["input_ids"].tobytes() for record in read_part(folder, "train")]
@@ -154,6 +155,7 @@ def test_duplicate_documents_are_used_once(built, vocabulary_file, tmp_path):
             assert (folder / name).read_bytes() == content
 
 
+@pytest.mark.slow
 def test_whole_words_are_masked_where_asked(tmp_path):
     words = ["aa", "bbb", "cc"]
     write_vocabulary(tmp_path / "v.txt", ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abc", "##a", "##b", "##c"])
@@ -186,6 +188,7 @@ def test_pools_hold_enough_documents_to_choose_from(held_out_fraction):
 # Bad input
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
@@ -222,6 +225,7 @@ def test_records_of_bad_text_are_refused_in_one_line_by_worker_processes(vocabul
     assert names_in(tmp_path / "out") == []
 
 
+@pytest.mark.slow
 def test_records_print_nothing_of_beam(vocabulary_file, tmp_path):
     make_corpus(tmp_path / "a.txt", b"caf\xe9")
     code = (

@@ -49,6 +49,7 @@ def test_count_words_counts_as_a_plain_counter(tmp_path):
     assert names_in(tmp_path) == ["a.txt"]
 
 
+@pytest.mark.slow
 def test_count_words_adds_up_one_hot_word_over_files(tmp_path):
     for number in range(5):
         make_corpus(tmp_path / f"{number}.txt", "The the THE.\n\nthe\n" * 200)
@@ -75,6 +76,7 @@ def test_characters_that_no_piece_encodes_are_counted_and_said(tmp_path, caplog)
     assert "pythainlp" in line
 
 
+@pytest.mark.slow
 def test_vocabulary_that_cuts_long_words_knows_all_of_a_text_without_spaces(tmp_path, caplog):
     thai = "".join(chr(0x0E01 + number * number % 40) for number in range(450))
     corpus = make_corpus(tmp_path / "a.txt", f"{thai}\n\n{thai[7:]} กข\n\n{thai[3:]}")
@@ -89,6 +91,7 @@ def test_vocabulary_that_cuts_long_words_knows_all_of_a_text_without_spaces(tmp_
     assert counters["tokens"] < counters["characters"] and not caplog.records
 
 
+@pytest.mark.slow
 def test_han_characters_take_the_pieces_that_nothing_else_needs_and_the_others_are_said(tmp_path, caplog):
     corpus = make_corpus(tmp_path / "a.txt", "".join(map(chr, range(0x4E00, 0x4E28))) * 2)  # 40, twice each
     folder = build_vocabulary(corpus, VocabularyConfig(size=50, max_cjk_characters=10), tmp_path / "all")
@@ -103,6 +106,7 @@ def test_han_characters_take_the_pieces_that_nothing_else_needs_and_the_others_a
     )
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize("size", [60, 2000, *(pytest.param(size, marks=pytest.mark.slow) for size in (50, 200))])
 def test_vocabulary_has_the_size_wanted_and_knows_every_word(size, tmp_path):
     corpus = make_corpus(tmp_path / "a.txt")
@@ -135,12 +139,14 @@ def test_vocabulary_has_the_same_bytes_however_the_text_is_split(tmp_path):
     assert (whole / "vocab.txt").read_bytes() == (split / "vocab.txt").read_bytes()
 
 
+@pytest.mark.slow
 def test_count_words_counts_the_same_with_a_small_table(tmp_path, monkeypatch):
     corpus = make_corpus(tmp_path / "a.txt")
     monkeypatch.setattr("beam_jobs.build_vocabulary.MAX_COUNTED", 10)
     assert count_in(tmp_path, corpus, cased=False)[0] == Counter(as_text(make_documents()).split())
 
 
+@pytest.mark.slow
 def test_rarest_words_beyond_the_limit_are_dropped_and_reported(tmp_path, monkeypatch, caplog):
     corpus = make_corpus(tmp_path / "a.txt")
     everything = Counter(as_text(make_documents()).split())
@@ -183,6 +189,7 @@ def test_vocabulary_of_a_file_is_checked_and_copied(tmp_path, vocabulary_file):
     assert not (tmp_path / "w").exists()
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize(
     ("text", "settings", "size", "message"),
     [

@@ -57,6 +57,7 @@ def test_vocabulary_of_a_replaced_text_is_refused(tmp_path):
     assert names_in(tmp_path) == ["text"]
 
 
+@pytest.mark.slow
 def test_text_that_a_folder_gets_meanwhile_is_not_read(tmp_path, vocabulary_file):
     corpus = make_corpus(tmp_path / "text" / "a.txt", input=(str(tmp_path / "text"),))
     more = tmp_path / "text" / "more.txt"

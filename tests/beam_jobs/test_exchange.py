@@ -26,6 +26,7 @@ def start_pipeline(options):
     return beam.Pipeline(runner="FnApiRunner", options=PipelineOptions(options))
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize("most_runs", [pytest.param(files.MOST_RUNS, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
     "options", [pytest.param([], marks=pytest.mark.slow, id="once"), pytest.param(REPLAYED, id="replayed")]
@@ -135,6 +136,7 @@ def test_records_have_the_same_bytes_from_the_engine(
     assert read_folder(found) == expected
 
 
+@pytest.mark.slow
 def test_vocabulary_has_the_same_bytes_from_the_engine(corpus, tmp_path, monkeypatch):
     monkeypatch.setattr("beam_jobs.build_vocabulary.MAX_COUNTED", 50)  # so that a word is in many tables
     vocabulary = VocabularyConfig(size=200)

@@ -111,6 +111,7 @@ def test_job_folder_keeps_no_failed_attempt(tmp_path):
     assert names_in(tmp_path) == ["held_out.tfrecord"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", [pytest.param("vocab", marks=pytest.mark.slow), "records"])
 @pytest.mark.first_form
 def test_file_beyond_the_limit_is_one_line_that_names_the_folder(stage, corpus, vocabulary_file, tmp_path):

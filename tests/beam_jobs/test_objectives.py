@@ -61,6 +61,7 @@ def test_objectives_have_the_same_bytes_through_the_portable_job_service(
     assert read_folder(one) == read_folder(tmp_path / "portable")
 
 
+@pytest.mark.first_form
 def test_objectives_count_every_position(objective, corpus, vocabulary_file, tmp_path):
     folder = build(corpus, vocabulary_file, tmp_path / "r", objective=objective)
     manifest = read_manifest(folder)
@@ -92,6 +93,7 @@ def test_packed_records_hold_every_token_once_a_copy(corpus, vocabulary_file, tm
     assert np.mean([len(record["original"]) for record in train]) > 31.5  # of 32
 
 
+@pytest.mark.slow
 def test_ordered_records_hold_neighbours_of_one_document(corpus, vocabulary_file, tmp_path):
     folder = build(corpus, vocabulary_file, tmp_path / "r", objective="mlm_sop")
     tokenizer = tokenizer_of(folder)
@@ -107,6 +109,7 @@ def test_ordered_records_hold_neighbours_of_one_document(corpus, vocabulary_file
             assert second[0][1] > first[-1][1]
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize(
     ("text", "objective", "message"),
     [
@@ -121,6 +124,7 @@ def test_objectives_refuse_text_that_gives_nothing(text, objective, message, voc
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mlm", pytest.param("mlm_sop", marks=pytest.mark.slow)])
 def test_one_document_is_enough_without_next_sentences(objective, vocabulary_file, tmp_path):
     corpus = make_corpus(tmp_path / "one.txt", as_text(make_documents()[3:4]))
@@ -128,6 +132,7 @@ def test_one_document_is_enough_without_next_sentences(objective, vocabulary_fil
     assert read_manifest(folder).counters["instances_train"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
 def test_records_of_wikipedia_for_masked_lm_pad_less_than_2_percent(tmp_path):
     corpus = CorpusConfig(input=(f"{DATA}/corpus/wiki_en_dev.txt",))

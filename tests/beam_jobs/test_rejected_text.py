@@ -69,6 +69,7 @@ def bad(request, tmp_path):
     return write_both(tmp_path, request.param)
 
 
+@pytest.mark.first_form
 def test_much_rejected_text_is_refused_with_its_reason_and_file(bad, vocabulary_file, tmp_path):
     path, message = bad
     with pytest.raises(ValueError, match=f"At most 1 % .*{message}.*--max-rejected-share=1") as caught:
@@ -131,6 +132,7 @@ def test_much_rejected_text_is_refused_before_the_rest_is_used(stage, vocabulary
             build_vocabulary(corpus, VocabularyConfig(size=90), tmp_path / "r")
 
 
+@pytest.mark.slow
 def test_documents_without_a_token_are_said(vocabulary_file, tmp_path, caplog):
     (tmp_path / "a.txt").write_text(TEXT + "\n\x07\x08\n\n\u0301\n")
     with caplog.at_level(logging.WARNING, "keras_bert_flow"):
@@ -139,6 +141,7 @@ def test_documents_without_a_token_are_said(vocabulary_file, tmp_path, caplog):
     assert message.startswith("2 of 172 documents hold no token")
 
 
+@pytest.mark.slow
 def test_files_of_other_endings_in_a_folder_are_said(tmp_path, caplog):
     (tmp_path / "text" / ".git").mkdir(parents=True)
     (tmp_path / "text" / "deep").mkdir()

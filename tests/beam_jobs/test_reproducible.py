@@ -70,6 +70,7 @@ def test_records_have_the_same_bytes_however_the_text_is_split(built, vocabulary
     assert contents[0] == whole
 
 
+@pytest.mark.slow
 def test_records_of_another_seed_differ(built, corpus, vocabulary_file, tmp_path):
     other = read_folder(build(corpus, vocabulary_file, tmp_path / "r", seed=2))
     assert all(other[name] != content for name, content in read_folder(built).items() if name.endswith(".tfrecord"))

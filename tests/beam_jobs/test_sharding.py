@@ -87,6 +87,7 @@ def test_shard_is_written_again_by_a_retry(parts, tmp_path):
     assert len(TFRecordFile(tmp_path / name)) == len(RECORDS)
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize("repeat", [0, 1])
 @pytest.mark.parametrize("parts", [1, 4])
 def test_shards_have_the_same_bytes_from_the_engine_in_parts(parts, repeat, tmp_path):
@@ -162,6 +163,7 @@ def test_no_record_is_larger_than_the_size_that_shards_are_chosen_by(length, pre
     assert most - 100 < len(frame_record(record)) <= most
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mlm_nsp", "mlm"])
 @pytest.mark.first_form
 def test_no_shard_of_short_documents_is_too_large(objective, vocabulary_file, tmp_path, monkeypatch):

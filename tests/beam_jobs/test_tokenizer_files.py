@@ -64,6 +64,7 @@ def test_records_hold_what_the_library_encodes(case):
     assert "[MASK: " in show_examples(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sequence_length", [None, 16])
 def test_whole_words_are_masked(case, sequence_length):
     """They begin at a mark, or behind a special token; drawn by the job, and anew from its records."""
@@ -81,6 +82,7 @@ def test_whole_words_are_masked(case, sequence_length):
     assert masked > 100
 
 
+@pytest.mark.slow
 def test_pairs_are_refused_where_two_separators_part_them(corpus, tmp_path):
     make_byte_level().save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(ValueError, match=r"Received: objective=mlm_sop, a tokenizer with 2. Use the objective mlm"):

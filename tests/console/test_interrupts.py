@@ -216,6 +216,7 @@ def test_interrupt_at_every_moment_of_a_beam_job(vocabulary, interpreter_seconds
     assert sweep(make, interpreter_seconds, 0.05, set()) > 5
 
 
+@pytest.mark.slow
 def test_interrupt_of_a_beam_job_with_workers(vocabulary):
     """Workers are of the same process group, to all of which a terminal sends SIGINT."""
     command, folder = vocabulary(0)

@@ -272,6 +272,7 @@ def test_what_cannot_be_is_one_line(tmp_path, pretrainer):
     assert not [*tmp_path.iterdir()]
 
 
+@pytest.mark.slow
 def test_command_says_what_was_done(tmp_path, pretrainer):
     count = kbf.BertPretrainer.from_preset(pretrainer).count_params()
     status, output, _ = run("convert", pretrainer, tmp_path / "a", "--format", "tensorflow")

@@ -118,6 +118,7 @@ def test_adapter_is_written_in_other_formats(tmp_path, vocabulary, format):
         np.testing.assert_array_equal(value, read(tmp_path / "whole")[name], err_msg=name)
 
 
+@pytest.mark.slow
 def test_command_says_what_was_merged_and_takes_another_place_of_the_base(tmp_path):
     save_adapter(save_base(tmp_path / "base"), tmp_path / "adapter", targets=("query",))
     (tmp_path / "base").rename(tmp_path / "moved")

@@ -45,6 +45,7 @@ def tagger(request, tmp_path_factory):
     return model, folder / "served", request.param
 
 
+@pytest.mark.slow
 @pytest.mark.first_form
 @pytest.mark.slow_on_tensorflow
 def test_exported_model_tags_as_transformers_does(tagger):
@@ -58,6 +59,7 @@ def test_exported_model_tags_as_transformers_does(tagger):
         np.testing.assert_allclose(found["logits"], wanted, rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.first_form
 def test_texts_beyond_the_last_position_are_refused(tagger):
     run = load_exported(*tagger[1:])

@@ -116,6 +116,7 @@ def test_albert_travels_with_both_heads_of_pretraining(tmp_path):
 ALBERT_SIZES = {"base": (12, 12, 768, 3072), "large": (24, 16, 1024, 4096), "xxlarge": (12, 64, 4096, 16384)}
 
 
+@pytest.mark.first_form
 @pytest.mark.any_backend
 @pytest.mark.parametrize("size", ["base", "large", pytest.param("xxlarge", marks=pytest.mark.slow)])
 def test_published_alberts_have_as_many_weights(size):
@@ -185,6 +186,7 @@ def test_albert_that_shares_a_part_of_each_block_travels(tmp_path, sharing):
         make_backbone("albert", sharing="x")
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("sharing", "millions"), [pytest.param("attention", 64, marks=pytest.mark.slow), ("feed_forward", 38), ("all", 12)]
@@ -209,6 +211,7 @@ def test_electra_without_narrow_embeddings_has_no_layer_to_widen_them(tmp_path):
     assert again.get_config() == model.get_config()
 
 
+@pytest.mark.slow_compiled
 def test_a_head_on_the_bag_of_words_is_as_wide_as_the_embeddings(tmp_path):
     model = kbf.TextClassifier(make_backbone("albert", embedding_dim=9, use_pooler=False), 3, pooling="bag_of_words")
     randomise(model).save_to_preset(tmp_path)

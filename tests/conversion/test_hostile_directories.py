@@ -149,6 +149,7 @@ def test_sparse_files_are_refused_by_config_unread(folder):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
 
 
+@pytest.mark.any_backend
 def test_looking_for_nan_takes_little_memory(tmp_path):
     """A hole of 1 GB in a file is looked through as zeros."""
     write_sparse(tmp_path / "model.safetensors", {"other": (1 << 28,)}, {})

@@ -143,6 +143,7 @@ def test_neither_keras_nor_keras_hub_is_needed(tmp_path, classifier):
     assert read_tensors(tmp_path / "b") == read_tensors(classifier)
 
 
+@pytest.mark.slow
 def test_accepted_arithmetic_is_in_the_result_and_told(tmp_path, vocabulary):
     model = kbf.MaskedLM(kbf.BertBackbone(**SMALL, use_pooler=False))
     save_model_directory(model, tmp_path / "ours", vocabulary)

@@ -82,6 +82,7 @@ def test_vocabulary_makes_a_preprocessor(tmp_path):
     assert ids.tolist() == [[2, 6, 7, 3, *[0] * 12]]
 
 
+@pytest.mark.any_backend
 def test_what_cannot_go_is_told():
     with pytest.raises(ValueError, match="must have a class.*Received: BertForQuestionAnswering; it has BertBackbone"):
         kbf.to_keras_hub(make(kbf.QuestionAnswerer))

@@ -98,6 +98,7 @@ def test_default_pooling_follows_the_backbone(tmp_path, head):
         assert head.from_preset(tmp_path / pooling).pooling == pooling
 
 
+@pytest.mark.any_backend
 def test_labels_count_the_classes():
     backbone = kbf.BertBackbone(**SMALL, use_pooler=False)
     for head in (kbf.TextClassifier, kbf.MultiLabelClassifier, kbf.TokenClassifier):

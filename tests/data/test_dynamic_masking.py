@@ -66,6 +66,7 @@ def test_dynamic_masks_hide_the_same_text_in_the_same_order(folder):
     assert differing > 0.8 * len(dynamic)  # short texts can come out alike
 
 
+@pytest.mark.slow
 @pytest.mark.first_form
 def test_dynamic_masks_follow_the_rule_of_the_records(folder):
     records, counts = PretrainingRecords(folder), np.zeros(3)
@@ -96,6 +97,7 @@ def test_dynamic_masks_may_have_another_share(folder):
         assert not np.isin(row["labels"], (CLS, SEP)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.first_form
 def test_dynamic_masks_differ_between_epochs_and_records(folder):
     records = PretrainingRecords(folder)

@@ -32,6 +32,7 @@ def test_every_order_is_as_frequent(length, passes):
     assert stats.chisquare(list(counts.values())).pvalue > 0.001
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [12, 100])
 def test_every_place_and_every_successor_are_as_frequent(length):
     orders = orders_of(length, 2_000)

@@ -66,6 +66,7 @@ def count_calls(act) -> Counter:
     return calls
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize(("masking", "parts"), [("static", 1), ("dynamic", 3)])
 def test_going_on_reads_one_batch_at_any_step(records, reads, masking, parts):
     counts = {}

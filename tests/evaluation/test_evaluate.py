@@ -134,6 +134,7 @@ def test_every_kind_of_task_is_evaluated(kind, make_folders, tmp_path):
     assert page.count("TF-IDF with") >= 2 * len(words) and table.count("| TF-IDF with ") == len(words)
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_minimal_pairs_are_scored_where_they_are_named(make_folders, tmp_path):
     folders = make_folders("classification")
@@ -193,6 +194,7 @@ def test_columns_are_written_beside_the_lines(make_folders, tmp_path):
     assert [list(one.tags) for one in predicted] == [line["tags"] for line in lines]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["classification", "question_answering"])
 @pytest.mark.first_form
 def test_further_dev_files_are_measured_each_by_itself(kind, make_folders, tmp_path):

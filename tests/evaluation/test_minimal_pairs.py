@@ -69,6 +69,7 @@ def test_identical_sentences_are_a_tie_on_any_model(model, tmp_path):
     assert sum(advanced) == count_masked_copies(read_pairs(model, path)) == 2 + 1 + 1 + 3
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_results_do_not_depend_on_the_batches(model, tmp_path):
     rows = [(f"w{n} w{n + 1}", f"w{n + 1} w{n} of the cat", f"u{n % 3}") for n in range(1, 20)]

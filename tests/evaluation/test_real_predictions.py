@@ -25,6 +25,7 @@ def configure(train, dev, **task):
     return make_config(PipelineConfig, {"task": {"name": "t", "train": str(train), "dev": str(dev)} | task}, "t")
 
 
+@pytest.mark.slow
 def test_answers_to_squad_score_as_the_official_script_says(tmp_path):
     dev, rng = Path(DATA, "squad/dev-v1.1.json"), random.Random(1)
     questions = read_questions(dev)

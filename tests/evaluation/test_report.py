@@ -230,6 +230,7 @@ def test_report_refers_to_nothing_outside():
     assert not {"script", "link", "img", "iframe", "object", "base"} & set(page.tags)
 
 
+@pytest.mark.slow
 @pytest.mark.figures
 def test_report_is_the_same_bytes_twice(tmp_path):
     for name in ("a.html", "b.html"):
@@ -294,6 +295,7 @@ def test_report_shows_both_phases_of_pretraining():
     assert [table[1:] for table in page.tables[2:4]] == [[["steps", "9"]], [["steps", "7"]]]
 
 
+@pytest.mark.slow
 def test_report_needs_no_matplotlib(tmp_path):
     code = (
         "import sys; sys.modules['matplotlib'] = None;"

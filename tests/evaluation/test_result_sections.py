@@ -45,6 +45,7 @@ def test_report_says_what_was_not_read_of_the_texts():
     assert texts_markdown(results_of([[0, 1, 2, 1]])) == []
 
 
+@pytest.mark.slow
 def test_report_names_the_classes_as_the_task_does():
     tables = {name: Page(render_report(Report("t", results_of_kind(name)))).tables for name in CASES}
     assert tables["token_classification"][2][0][0] == "type of span"

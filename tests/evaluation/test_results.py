@@ -267,6 +267,7 @@ def test_verdict_compares_by_the_main_metric_in_its_own_unit():
     assert verdict(results_of_kind("regression", random_skills=())).startswith("By Spearman correlation on a regr")
 
 
+@pytest.mark.slow
 def test_interval_is_said_with_its_run_and_resamples():
     sentence = interval_sentence(results_of([[0, 1, 2, 1], [0, 1, 2, 2]], times=2))
     assert "accuracy of the run with seed 1" in sentence and "(95% bootstrap interval, 1,000 resamples)" in sentence

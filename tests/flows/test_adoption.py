@@ -112,6 +112,7 @@ def test_run_says_what_an_earlier_version_has_made(earlier, tmp_path):
     assert find_earlier(folder.with_name("f" * 16)) is None
 
 
+@pytest.mark.slow
 def test_text_is_adopted_by_its_report_or_a_configuration(earlier):
     shutil.rmtree(Path("runs", "evaluation"))
     config = settle_config("tiny.yaml")

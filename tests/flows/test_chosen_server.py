@@ -48,6 +48,7 @@ def test_server_is_found_wherever_it_is_set(tmp_path, file, content, variables):
     assert found[0] == ADDRESS and found == [*ask(THEIRS, tmp_path, **variables), "True"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variables", [{}, pytest.param({"PREFECT_HOME": "home"}, marks=pytest.mark.slow)])
 @pytest.mark.first_form
 def test_prefect_is_not_imported_where_nothing_is_set(tmp_path, variables):

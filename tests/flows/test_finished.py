@@ -71,6 +71,7 @@ def test_finished_run_needs_no_flow(report, flow_runs):
     assert (named / "report.html").resolve() == report.resolve()
 
 
+@pytest.mark.slow
 def test_finished_run_is_shown_on_a_server_that_is_set(report, flow_runs, monkeypatch):
     set_server(monkeypatch, "http://127.0.0.1:1/api")
     assert run_locally("tiny.yaml", backend="torch", on_line=print) == Path("of the flow")
@@ -94,6 +95,7 @@ def test_much_text_is_not_digested_twice(report, flow_runs, monkeypatch):
     assert len(flow_runs) == 1
 
 
+@pytest.mark.slow
 def test_settings_that_ask_for_another_result_are_for_the_flow(report, flow_runs):
     assert run_locally("tiny.yaml", ["seed=5"], "torch", print) == Path("of the flow")
     assert len(flow_runs) == 1

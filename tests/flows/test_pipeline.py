@@ -176,6 +176,7 @@ def test_given_name_of_a_run_is_kept(runs: Path, name: str | None, kept: str):
         assert client.read_flow_run(made.id).name.removesuffix(", records.shard=3") == kept
 
 
+@pytest.mark.slow
 def test_single_flows_follow_each_other(runs: Path):
     preprocess("tiny.yaml")
     pretrained = pretrain("tiny.yaml")

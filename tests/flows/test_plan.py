@@ -56,6 +56,7 @@ def publish_vocabulary(config) -> Path:
     return publish(stage.folder, "vocabulary", stage.key, build)
 
 
+@pytest.mark.slow
 def test_plan_is_lines_whatever_the_run_is_called(config):
     plain = describe_plan(config)
     first, *others = describe_plan(config.model_copy(update={"name": "two\nlines \x1b]0;pwned\x07"})).splitlines()
@@ -63,6 +64,7 @@ def test_plan_is_lines_whatever_the_run_is_called(config):
     assert len(others) == plain.count("\n")
 
 
+@pytest.mark.slow
 def test_plan_has_the_student_and_no_pretraining_with_a_teacher_of_its_own(config):
     shape = {"family": "distilbert", "num_layers": 1, "hidden_dim": 16, "num_heads": 2, "intermediate_dim": 32}
     student = DistillationConfig(student=ModelConfig(**shape), batch_size=4, total_steps=5, warmup_steps=1)
@@ -130,6 +132,7 @@ def test_lost_characters_are_in_the_plan(config, tmp_path: Path):
     assert "become [UNK]. They are in words of over 200" in found[0] and "vocabulary.cased: true" in found[1]
 
 
+@pytest.mark.slow
 def test_minimal_pairs_are_in_the_plan_where_they_are_named(config, tmp_path: Path):
     (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b", "UID": "x"}\n' * 3)
     named = settle_config("tiny.yaml", ["evaluation={minimal_pairs: pairs.jsonl, minimal_pairs_limit: 2}"])
@@ -147,6 +150,7 @@ def test_estimates_follow_from_the_settings(config):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "ending"),
     [
@@ -183,6 +187,7 @@ def test_size_of_a_corpus_is_that_of_its_unpacked_text(tmp_path: Path):
         assert measure_bytes(corpus, [str(path), str(plain)]) == pytest.approx(2 * size, rel=0.01)
 
 
+@pytest.mark.slow
 def test_sample_is_bounded_and_taken_from_all_of_the_files(tmp_path: Path):
     paths = []
     for number in range(40):
@@ -214,6 +219,7 @@ def test_plan_counts_each_phase(config):
     assert "Pre-training: 3 steps of 2 sequences" in text
 
 
+@pytest.mark.slow
 def test_plan_of_cut_records_counts_the_sequences(config):
     def plan(records_length, length):
         records = {"objective": "mlm", "sequence_length": records_length, "max_predictions": 5}

@@ -29,6 +29,7 @@ def lines_of(client: SyncPrefectClient, run: UUID) -> list[str]:
     return [log.message for log in logs]
 
 
+@pytest.mark.slow
 def test_waiting_run_names_the_runs_that_it_waits_for(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(waiting, "LOOK_EVERY_SECONDS", 0.0)
     client.create_work_pool(WorkPoolCreate(name=POOL, type="process", concurrency_limit=2))

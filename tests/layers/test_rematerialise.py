@@ -44,6 +44,7 @@ def test_three_steps_are_the_same_with_dropout(dtype, tolerance):
         np.testing.assert_allclose(again[path], values, atol=tolerance, err_msg=path)
 
 
+@pytest.mark.slow_compiled
 def test_configuration_reaches_every_block():
     for wanted in (True, False):
         config = make_tiny_config({"num_layers": 3}, rematerialise=wanted)
@@ -53,6 +54,7 @@ def test_configuration_reaches_every_block():
         assert [block.is_rematerialised for block in blocks] == [wanted] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="jax lists what it keeps")
 def test_jax_keeps_less_for_the_backward_pass(capsys):
     import jax

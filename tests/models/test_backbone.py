@@ -21,6 +21,7 @@ PARAMETERS = {
 QUICK = ("mini", "small")  # the tiny one: tests/conversion/test_families.py
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize(
     "size", [size if size in QUICK else pytest.param(size, marks=pytest.mark.slow) for size in PARAMETERS]
 )

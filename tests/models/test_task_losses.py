@@ -46,6 +46,7 @@ def test_labels_have_binary_cross_entropies():
     assert logs["accuracy"] == pytest.approx((hits * weights).sum() / 4.5, abs=1e-6)
 
 
+@pytest.mark.slow_compiled
 @pytest.mark.parametrize("ignored", [-1, pytest.param(-100, marks=pytest.mark.any_backend)])
 @pytest.mark.parametrize("weights", ["none", "tokens", "rows"])
 @pytest.mark.first_form
@@ -85,6 +86,7 @@ def test_choices_have_the_cross_entropy_of_the_right_one():
     assert logs["accuracy"] == pytest.approx((scores.argmax(-1) == labels).mean(), abs=1e-6)
 
 
+@pytest.mark.slow_compiled
 @pytest.mark.parametrize("labels", [None, np.arange(8).reshape(4, 2)])
 def test_pairs_of_a_batch_need_no_labels(labels):
     vectors, logs = evaluate("sentence_embedding", labels)

@@ -27,6 +27,7 @@ def model(folder):
     return model
 
 
+@pytest.mark.slow_on_tensorflow
 def test_texts_give_what_their_inputs_give(model, folder):
     transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -48,6 +49,7 @@ def test_columns_of_pandas_are_texts(model):
     assert model.evaluate(table.text.astype("string"), table.label.astype("string"), verbose=0) == wanted
 
 
+@pytest.mark.any_backend
 def test_pairs_have_two_segments(model):
     pairs = [["a", "b c"], ["c", ""]]
     wanted = model.predict(pairs, verbose=0)
@@ -57,6 +59,7 @@ def test_pairs_have_two_segments(model):
         np.testing.assert_array_equal(model.predict(form, verbose=0), wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.slow_compiled
 def test_a_model_learns_from_texts_and_names(model):
     texts = ["a a b", "c c b"] * 8
@@ -71,6 +74,7 @@ def test_a_model_learns_from_texts_and_names(model):
     assert model.test_on_batch(texts, NAMES * 2)[1] == 1.0
 
 
+@pytest.mark.any_backend
 def test_the_tokenizer_goes_where_its_backbone_goes(folder, tmp_path):
     backbone = kbf.Backbone.from_preset(folder)
     model = kbf.TextClassifier(backbone, labels=["no", "yes"])
@@ -81,6 +85,7 @@ def test_the_tokenizer_goes_where_its_backbone_goes(folder, tmp_path):
     assert (tmp_path / "saved" / "vocab.txt").read_bytes() == (folder / "vocab.txt").read_bytes()
 
 
+@pytest.mark.any_backend
 def test_long_texts_are_cut_to_the_rows_of_the_model(model):
     assert model.preprocessor.sequence_length == POSITIONS
     assert model.preprocessor(["a " * 1000])["token_ids"].shape == (1, POSITIONS)

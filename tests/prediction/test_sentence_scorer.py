@@ -78,6 +78,7 @@ def test_score_of_a_uniform_model_counts_the_tokens(tmp_path):
     np.testing.assert_allclose(scorer.score(sentences), -math.log(len(PIECES)) * np.array([1, 3, 1]), rtol=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend  # of code that never asks which one it is
 def test_batches_are_bounded_and_of_few_shapes(folder, monkeypatch):
     scorer = SentenceScorer(folder, batch_positions=256)

@@ -125,6 +125,7 @@ def test_killed_download_is_gone_on_with(put, tmp_path, trouble, monkeypatch):
     assert [span for path, span in trouble.reads() if path.endswith(name)][0] == f"bytes={begun}-{begun + 9999}"
 
 
+@pytest.mark.slow
 def test_part_that_was_spoilt_is_fetched_again(put, tmp_path, trouble):
     folder = write_tiny_records(tmp_path / "records", train=(40,))
     address, name = put(folder, "r"), "train-00000-of-00001.tfrecord"

@@ -61,6 +61,7 @@ def test_folder_is_fetched_as_it_is_and_once(records, trouble):
     inputs.check()  # a run that reads it goes on
 
 
+@pytest.mark.slow
 def test_batches_are_those_of_a_disk(records):
     folder, address = records
     assert_equal(read_batches(folder), read_batches(address))

@@ -142,6 +142,7 @@ def test_result_that_could_not_be_uploaded_stays_until_it_is(records, server, tr
     assert not seen and "manifest.json" in objects(server)
 
 
+@pytest.mark.slow
 def test_copies_are_of_what_is_there(records, server, trouble):
     with pytest.raises(Killed):
         train(records, die)
@@ -164,6 +165,7 @@ def test_earlier_process_that_is_still_alive_publishes_nothing(records, server, 
     assert {name: content for name, content in objects(server).items() if ".work" not in name} == there
 
 
+@pytest.mark.slow
 def test_other_files_are_never_touched(records, server, trouble):
     client(server[0]).put_object(Bucket=BUCKET, Key="runs/a/notes.txt", Body=b"mine")
     client(server[0]).put_object(Bucket=BUCKET, Key="runs/ab", Body=b"mine")

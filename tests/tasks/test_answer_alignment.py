@@ -156,6 +156,7 @@ def test_spans_of_chinese_pieces_are_given_back():
     assert {reason: len(cases) for reason, cases in found.items() if cases} == {"exact": 150}
 
 
+@pytest.mark.slow
 @needs_data
 def test_perfect_logits_score_what_alignment_promises():
     tokenizer, examples = read_real("dev-v1.1")

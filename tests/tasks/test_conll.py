@@ -155,6 +155,7 @@ def test_a_word_that_would_break_its_line_is_not_written(tmp_path):
     assert not (tmp_path / "out.txt").exists()
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize(
     ("part", "sentences", "words", "marks"),

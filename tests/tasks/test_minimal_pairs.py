@@ -126,6 +126,7 @@ def test_sentence_must_have_tokens_and_fit_the_model(tmp_path):
     assert [len(ids) for ids in encode_pairs(TOKENIZER, read_minimal_pairs(path), POSITIONS).sentences] == [4, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")
 def test_blimp_is_read_whole():
     path = Path(DATA, "blimp", "blimp.jsonl.zst")

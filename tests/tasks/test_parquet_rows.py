@@ -154,6 +154,7 @@ def test_words_with_tags_are_not_read_from_parquet(tmp_path):
     assert "to_json" in message_of(ValueError, make_task("token_classification").read, path)
 
 
+@pytest.mark.slow
 def test_a_few_rows_are_in_memory(tmp_path):
     texts = ["".join(chr(97 + (n * k) % 26) for k in range(20_000)) for n in range(1000)]
     path = str(write(tmp_path / "t.parquet", {"compression": "none"}, text=texts, label=[1] * 1000))

@@ -96,6 +96,7 @@ def test_plain_tags_without_outside_have_an_f1_that_is_their_accuracy():
     assert metrics["f1"] == metrics["precision"] == metrics["recall"] == metrics["accuracy"] == 0.75
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
 def test_metrics_are_those_of_seqeval(scheme, strict):

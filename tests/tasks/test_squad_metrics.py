@@ -143,6 +143,7 @@ def test_scoring_refuses_what_it_cannot_count():
             score({}, {})
 
 
+@pytest.mark.slow
 @needs_data
 def test_gold_answers_score_exactly_100_percent():
     questions = read_questions(Path(DATA, "squad/dev-v1.1.json"))

@@ -219,6 +219,7 @@ def test_logits_of_another_task_are_refused():
     assert "(length, 5)" in message_of(TASK.decode, {"logits": [np.zeros((7, 3))]}, features, [GENT])
 
 
+@pytest.mark.first_form
 @needs_data
 @pytest.mark.parametrize(
     ("name", "cased", "sequence_length"), [("cased", True, 16), ("uncased", False, 64), ("cased", True, 128)]

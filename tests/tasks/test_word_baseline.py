@@ -44,6 +44,7 @@ def read_task(kind: str, train: str, dev: str, rows: int, **fields):
     return task.learn(training), training, task.read(DATA / dev, rows)
 
 
+@pytest.mark.slow
 @needs_data
 def test_classes_equal_a_grid_search_of_scikit_learn():
     columns = {"header": False, "text": "0", "label": "1"}

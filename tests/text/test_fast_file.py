@@ -74,6 +74,7 @@ def test_special_pieces_keep_their_places(tmp_path):
     }
 
 
+@pytest.mark.first_form
 @pytest.mark.skipif("KBF_TEST_DATA" not in os.environ, reason="needs the published vocabularies")
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_published_vocabulary_gives_the_ids_of_transformers(tmp_path, name):

@@ -128,6 +128,7 @@ def test_learner_leaves_no_training_word_unknown():
     assert tokenizer.decode(ids) == " ".join(words)
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize("name", ["wiki_en_dev.txt", "wiki_zh.txt"])
 def test_learner_leaves_no_word_of_real_text_unknown(name):

@@ -126,6 +126,7 @@ def test_masking_hides_80_changes_10_keeps_10():
     assert stats.chisquare(counts, len(positions) * np.array([0.8, 0.1, 0.1])).pvalue > 0.001
 
 
+@pytest.mark.slow
 def test_masking_chooses_every_place_alike():
     counts = np.zeros(20)
     rng = np.random.default_rng(5)
@@ -230,6 +231,7 @@ def test_span_masking_has_one_draw_for_a_span():
     assert stats.chisquare(counts, len(kinds) * np.array([0.8, 0.1, 0.1])).pvalue > 0.001
 
 
+@pytest.mark.slow
 def test_whole_word_masking_draws_for_each_token():
     rng, rule = np.random.default_rng(10), make_rule(0.15, unit="word")
     kinds, words = [], []

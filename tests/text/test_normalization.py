@@ -30,6 +30,7 @@ def find_differences(codes, cased):
     return different
 
 
+@pytest.mark.first_form
 @both_cases
 def test_normalization_equals_the_original_on_every_kind_of_character(cased):
     kinds = {code: unicodedata.category(chr(code)) for code in range(0x110000)}

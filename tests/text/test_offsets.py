@@ -134,6 +134,7 @@ def assert_equals_the_oracle(tokenizer, vocabulary, text):
     assert ids.tolist() == tokenizer.encode(text).tolist()
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_offsets_equal_the_oracle_on_odd_texts(name):
@@ -146,6 +147,7 @@ def test_offsets_equal_the_oracle_on_odd_texts(name):
         assert_equals_the_oracle(tokenizer, vocabulary, "".join(rng.choices(alphabet, k=rng.randrange(1, 12))))
 
 
+@pytest.mark.first_form
 @needs_data
 @pytest.mark.parametrize(
     ("name", "file"),
@@ -174,6 +176,7 @@ def test_offsets_equal_the_oracle_on_real_text(name, file, step):
         assert (starts < ends).all() and (np.diff(starts) >= 0).all() and (np.diff(ends) >= 0).all()
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize("name", ["uncased", pytest.param("cased", marks=pytest.mark.slow)])
 @pytest.mark.first_form

@@ -42,6 +42,7 @@ def test_spans_of_a_long_text_have_these_lengths():
 SLOW_BUDGETS = [pytest.param(budget, marks=pytest.mark.slow) for budget in (7, 10_000)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [1, 2, 30, *SLOW_BUDGETS])
 def test_spans_are_whole_neighbouring_words(budget):
     rng = np.random.default_rng(2)

@@ -154,6 +154,7 @@ def test_tokenizer_imports_no_backend():
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
 
 
+@pytest.mark.first_form
 @needs_data
 @pytest.mark.parametrize(
     ("name", "corpus"),
@@ -190,6 +191,7 @@ def assigned_codes():
     return (code for code in range(0x110000) if unicodedata.category(chr(code)) not in ("Cn", "Cs"))
 
 
+@pytest.mark.first_form
 @needs_data
 @pytest.mark.parametrize("name", ["uncased", "cased", "chinese"])
 def test_tokenizer_equals_the_original_on_every_kind_of_character(name):
@@ -232,6 +234,7 @@ def test_differences_from_tokenizers_are_those_in_the_docs():
     assert done.stdout.strip().splitlines() == section.strip().splitlines()
 
 
+@pytest.mark.first_form
 @needs_data
 @pytest.mark.parametrize("name", ["uncased", "cased"])
 def test_tokenizer_equals_transformers_on_plain_english(name, tmp_path):

@@ -55,6 +55,7 @@ def best_step(folder):
     return min(lines, key=lambda line: line["held_out_masked_lm_loss"])["step"]
 
 
+@pytest.mark.slow
 def test_best_model_is_published_when_asked_for(records, last):
     config = make_tiny_config(**SETTINGS, publish="best")
     output = pretrain(config, records, records.parent / "best", lambda line: None)

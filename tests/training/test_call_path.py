@@ -75,6 +75,7 @@ def test_distillation_reaches_the_optimizer_in_few_calls(tmp_path, records, call
     assert len(called) <= LONGEST, called
 
 
+@pytest.mark.any_backend
 def test_finetuning_reaches_the_optimizer_in_few_calls(place, tmp_path, called):
     config = make_task_config(place, learning_rate=RATE)
     with pytest.raises(Constructed):

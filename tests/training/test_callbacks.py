@@ -157,6 +157,7 @@ def test_run_that_a_callback_ended_is_not_gone_on_with(records, tmp_path):
         assert int(model.optimizer.iterations) == 4
 
 
+@pytest.mark.slow
 def test_interrupted_run_goes_on_in_the_epoch_that_was_broken_off(records, tmp_path, monkeypatch):
     first, second = Diary(), Diary()
     with monkeypatch.context() as patch, pytest.raises(Interrupted):

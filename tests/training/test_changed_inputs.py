@@ -27,6 +27,7 @@ def swap_and_undo(path):
     os.replace(kept, path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dev.tsv", "model/model.safetensors"])
 @pytest.mark.any_backend
 @pytest.mark.first_form

@@ -98,6 +98,7 @@ def test_shorter_intervals_take_up_an_interval_that_is_longer(place, finished):
     assert log[2]["loss"] == losses[3]
 
 
+@pytest.mark.slow
 def test_changed_total_steps_go_on_with_the_new_schedule_and_another_key(place, caplog):
     output, rates = stop(place, "total", SETTINGS), []
     longer = make_tiny_config(**SETTINGS | {"total_steps": 18, "log_every_steps": 1})
@@ -162,6 +163,7 @@ def test_changed_setting_is_refused_by_name(place, stopped, settings, model, cha
     assert refusal(config, place / "records", stopped).startswith(f"another {change}")
 
 
+@pytest.mark.slow
 def test_automatic_precision_is_kept_or_refused_by_name(place, monkeypatch):
     """A run that another machine takes up, where `auto` means another arithmetic."""
     automatic, choice = SETTINGS | {"precision": "auto"}, "mixed_bfloat16"

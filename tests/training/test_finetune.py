@@ -316,6 +316,7 @@ def test_tables_are_remarked_on_before_training(tmp_path, caplog):
     assert same == "dev is the training file itself: its scores are those of rows that were trained on."
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_calibration_divides_the_published_head_and_nothing_else(place, tmp_path):
     write_table(tmp_path / "dev.tsv", 40, seed=1)
@@ -348,6 +349,7 @@ def test_calibration_divides_the_published_head_and_nothing_else(place, tmp_path
     assert right == pytest.approx(run["score"])
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("settings", "rate"),

@@ -69,6 +69,7 @@ def weights_of(folder):
     return (folder / "model" / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_pairs_are_found_and_their_embedder_is_published(place):
     config = make_task_config(place, "pairs", {"pooling": "max", "normalize": False}, publish="best")

@@ -72,6 +72,7 @@ def assert_steps_agree(start, ours, theirs):
         np.testing.assert_allclose(ours[name], expected, rtol=0, atol=1e-5, err_msg=name)
 
 
+@pytest.mark.slow_compiled
 @PARTS
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.slow_on_tensorflow

@@ -72,6 +72,7 @@ def test_loss_of_a_batch_of_any_sentences_is_the_mean_over_its_tags(place):
     assert np.mean(losses) == pytest.approx(dev_loss, rel=0.01)  # a mean of means; batches have unlike many tags
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_epsilon_is_that_of_the_settings(place):
     settings = {

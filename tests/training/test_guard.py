@@ -184,6 +184,7 @@ def checkpoints_of(output):
     return sorted(path for path in folder.glob("step-*"))
 
 
+@pytest.mark.first_form
 @pytest.mark.any_backend
 @pytest.mark.parametrize("parts", [1, 2])
 def test_run_stops_at_the_step_and_keeps_what_was_good(records, tmp_path, monkeypatch, parts):
@@ -204,6 +205,8 @@ def test_run_stops_at_the_step_and_keeps_what_was_good(records, tmp_path, monkey
     assert [line["step"] for line in lines] == [2, 3, 4, 6, 8, 9]
 
 
+@pytest.mark.slow_compiled
+@pytest.mark.first_form
 @pytest.mark.parametrize("parts", [pytest.param(1, marks=pytest.mark.any_backend), 2])
 @pytest.mark.slow_on_tensorflow
 def test_run_skips_steps_and_counts_them(records, tmp_path, monkeypatch, parts):

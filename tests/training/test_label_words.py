@@ -61,6 +61,7 @@ def spread(vectors):
     return np.sqrt(np.square(vectors - vectors.mean(axis=0)).sum(axis=1).mean())
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_probe_is_fitted_to_vectors_and_their_products_with_the_words(pretrained, tmp_path):
     examples = draw_examples("two")

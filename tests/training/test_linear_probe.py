@@ -126,6 +126,7 @@ def test_numbers_are_those_of_ridge_regression(tmp_path, pooling):
     assert np.ptp(found) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 @EVERY_POOLING
 @pytest.mark.first_form
@@ -263,6 +264,7 @@ def test_each_start_and_count_of_labels_has_a_probe_of_its_own_rows(place, fits)
     assert fits == [77, 77, 9, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_killed_run_goes_on_without_another_fit(tmp_path, fits):
     class Killed(BaseException):

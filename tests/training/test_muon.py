@@ -40,6 +40,7 @@ def test_muon_steps_as_that_of_pytorch(shape):
     assert np.abs(expected - first).max() > 0.3
 
 
+@pytest.mark.slow_compiled
 def test_muon_takes_query_key_and_value_apart():
     """Each moves as it would if it were a matrix of its own."""
     inputs, heads, head_dim = 6, HEADS, 3

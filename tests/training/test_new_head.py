@@ -35,6 +35,7 @@ def test_command_replaces_the_head_for_other_classes(tmp_path):
     assert list(config["id2label"].values()) == ["entailment", "not_entailment"]
 
 
+@pytest.mark.slow
 def test_labels_in_the_order_of_the_model_keep_its_head(tmp_path):
     model = load_task_model("classification", write_tiny_model(tmp_path), labels=("yes", "no"))
     save_model_directory(model, tmp_path / "theirs", tmp_path / "vocab.txt")

@@ -59,6 +59,7 @@ def run(folder, objective, masking, **settings):
     return pretrain(config, records, folder / "out", lambda line: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masking", ["static", pytest.param("dynamic", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "objective", [pytest.param(name, marks=pytest.mark.slow if name == "mlm_sop" else ()) for name in SENTENCES]

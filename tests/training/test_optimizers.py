@@ -206,6 +206,7 @@ def test_saved_optimizer_is_the_same(kind):
     assert twin.excluded_names == ("kernel$",) and twin.rate_factors == {"kernel": 0.5}
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_variables_are_named_alike_in_every_process(kind):
     paths = [[v.path for v in make_model(make_optimizer(kind, schedule())).optimizer.variables] for _ in range(2)]

@@ -170,6 +170,7 @@ def test_published_folder_is_whole(records, finished):
     assert (finished / "model" / "vocab.txt").read_bytes() == (records / "vocab.txt").read_bytes()
 
 
+@pytest.mark.slow_compiled
 def test_metrics_are_those_of_the_published_model(records, finished):
     metrics = json.loads((finished / "metrics.json").read_text())
     assert set(metrics) == SCORES | {"steps", "tokens", "seconds", "tokens_per_second", "parameters"}

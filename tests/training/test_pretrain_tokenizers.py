@@ -72,6 +72,7 @@ def test_model_is_trained_further_on_records_of_its_tokenizer_alone(case, tmp_pa
         pretrain(config, place / "records", tmp_path / "third", lambda line: None, initial_model=other)
 
 
+@pytest.mark.slow
 def test_positions_begin_behind_the_padding_token_of_the_records(case, tmp_path):
     family, options, place = case
     if not options:

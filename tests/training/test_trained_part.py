@@ -71,6 +71,7 @@ def test_optimizer_has_no_state_of_frozen_weights(place, tmp_path, monkeypatch):
     assert found["peak_bytes"] > 50e6  # of a process with numpy alone
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_lora_moves_the_projections_and_the_pooler_alone(place, tmp_path):
     output = run(place, tmp_path / "out", **LORA, **ONE_RUN, layer_decay=0.5, weight_decay=0.1)

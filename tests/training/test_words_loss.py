@@ -35,6 +35,7 @@ def differ(some, others):
     return max(float(np.abs(some[name] - others[name]).max()) for name in some)
 
 
+@pytest.mark.slow
 @pytest.mark.any_backend
 def test_loss_is_logged_and_its_head_is_published_beside_the_others(records, tmp_path):
     plain = run(records, tmp_path / "plain", output_bias="unigram")

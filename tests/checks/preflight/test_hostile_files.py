@@ -41,6 +41,7 @@ def place(tmp_path, monkeypatch):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 600 << 10  # KiB
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_refuse_hostile_configurations(place, capsys, command):
     for text in DOCUMENTS.values():

@@ -236,6 +236,7 @@ def test_pairs_are_distributed_as_google_makes_them(sequence_length, short_fract
     compare_with_google(synthetic_corpus(seed=3), sequence_length, short_fraction, passes=60)
 
 
+@pytest.mark.slow
 @needs_data
 def test_pairs_of_wikipedia_are_distributed_as_google_makes_them():
     path = str(Path(DATA) / "corpus" / "wiki_en_dev.txt")
