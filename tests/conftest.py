@@ -30,7 +30,8 @@ def pytest_collection_modifyitems(items):
     first = {}  # the form that `make test` runs of each test that is marked so
     for item in items:
         elsewhere = backend not in alone and item.get_closest_marker("any_backend")
-        form = item.get_closest_marker("first_form") and not item.get_closest_marker("slow")
+        forms = ("first_form", "first_form_compiled") if compiled else ("first_form",)
+        form = any(item.get_closest_marker(name) for name in forms) and not item.get_closest_marker("slow")
         another = form and first.setdefault((item.path, item.originalname), item) is not item
         if elsewhere or another or any(item.get_closest_marker(name) for name in compiled):
             item.add_marker(pytest.mark.slow)

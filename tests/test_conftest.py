@@ -23,6 +23,9 @@ import pytest
 @pytest.mark.first_form
 @pytest.mark.parametrize("form", [1, 2])
 def test_of_two_forms(form): pass
+@pytest.mark.first_form_compiled
+@pytest.mark.parametrize("form", [1, 2])
+def test_of_two_compilations(form): pass
 @pytest.mark.slow_compiled
 def test_of_what_is_compiled(): pass
 @pytest.mark.slow_on_tensorflow
@@ -31,11 +34,16 @@ def test_that_traces_for_long(): pass
 def test_that_needs_no_backend(): pass
 """
 FORM, COMPILED, TRACED, ANY = "two_forms[1]", "what_is_compiled", "traces_for_long", "needs_no_backend"
+ONCE, TWICE = "two_compilations[1]", "two_compilations[2]"
 
 
 @pytest.mark.parametrize(
     ("backend", "ran"),
-    [("torch", (FORM, COMPILED, TRACED, ANY)), ("jax", (FORM, TRACED)), ("tensorflow", (FORM,))],
+    [
+        pytest.param("torch", (FORM, ONCE, TWICE, COMPILED, TRACED, ANY), marks=pytest.mark.slow),
+        ("jax", (FORM, ONCE, TRACED)),
+        pytest.param("tensorflow", (FORM, ONCE), marks=pytest.mark.slow),
+    ],
 )
 def test_markers_leave_out_what_is_slow_on_a_backend(tmp_path, backend, ran):
     (tmp_path / "test_marked.py").write_text(MARKED)
@@ -51,5 +59,7 @@ def test_markers_leave_out_what_is_slow_on_a_backend(tmp_path, backend, ran):
         check=True,
     )
     found = [line.partition("::")[2] for line in done.stdout.splitlines() if "::" in line]
-    assert [name for name in (FORM, COMPILED, TRACED, ANY) if any(name in line for line in found)] == [*ran]
+    assert [name for name in (FORM, ONCE, TWICE, COMPILED, TRACED, ANY) if any(name in line for line in found)] == [
+        *ran
+    ]
     assert len(found) == len(ran)

@@ -70,6 +70,7 @@ def test_every_bucket_is_used_even_without_an_item(exchange):
         assert_that(inputs | use | beam.Distinct(), equal_to([0, 1, 2]))
 
 
+@pytest.mark.first_form
 @pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])
 @pytest.mark.parametrize("chunk_bytes", [1, 500, 10**9])
 def test_spreading_gives_every_item_once(options, chunk_bytes, exchange, monkeypatch):

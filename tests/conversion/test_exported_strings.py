@@ -27,6 +27,7 @@ def served(tmp_path_factory):
     return model, tf.saved_model.load(folder / "served" / "saved_model")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pairs", [None, TEXTS[::-1], TEXTS[2:] + TEXTS[:2]], ids=["single", "reversed", "turned"])
 @pytest.mark.first_form
 def test_texts_are_tokenized_as_by_transformers(served, pairs):

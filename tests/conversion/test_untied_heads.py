@@ -31,6 +31,7 @@ def guess(model):
     return ours, lambda reference: pick(run_reference(reference, inputs).logits.numpy())
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("family", FAMILIES)
 def test_table_of_its_own_travels_both_ways(tmp_path, family):
     model = randomise(kbf.MaskedLM(make_backbone(family, use_pooler=False), tie_weights=False))

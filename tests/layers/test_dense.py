@@ -22,6 +22,7 @@ def train(layer_class, rows, dtype):
     return first, [ops.convert_to_numpy(weight) for weight in layer.weights]
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("rows", [ROWS, ROWS[:, 0]], ids=["three axes", "two axes"])
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("mixed_bfloat16", 1e-2)])  # bfloat16 has 8 bits
 def test_layer_learns_as_that_of_keras(rows, dtype, tolerance):

@@ -38,6 +38,7 @@ def test_backbone_refuses_unknown_size():
         BertBackbone.from_size("huge", vocabulary_size=10)
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("hidden_act", ["gelu", "gelu_tanh"])
 def test_backbone_agrees_with_numpy(hidden_act):
     backbone = BertBackbone(**SMALL, hidden_act=hidden_act)

@@ -149,6 +149,7 @@ def test_distributed_datasets_are_trained_on():
     assert not np.array_equal(model.get_weights()[0], before)
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("label", [3, -1, -100])
 def test_labels_of_every_source_are_looked_at(label):
     x, labels = make_task_inputs("classification"), make_task_labels("classification")

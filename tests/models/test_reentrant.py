@@ -127,6 +127,7 @@ def test_an_exception_leaves_no_name_scope_open(called, monkeypatch, name):
     assert keras.Variable(0.0, name="path").path == "path"
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.skipif(keras.backend.backend() != "jax", reason="Only JAX can donate values.")
 @pytest.mark.parametrize("kind", ["encoder", "features", "hidden_states", "scorer", "vocabulary"])
 def test_no_model_gives_its_values_away(kind):

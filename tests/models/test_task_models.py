@@ -46,6 +46,7 @@ def test_task_model_gives_float32_of_its_shape(kind):
     assert {variable.dtype for variable in model.weights} == {"float32"}
 
 
+@pytest.mark.slow_compiled
 @EVERY_KIND
 def test_task_model_ignores_content_of_padding(kind):
     model = make_task_model(kind)
@@ -115,6 +116,7 @@ def test_task_model_refuses_a_backbone_that_does_not_fit(kind):
         CASES[kind].make(backbone, **options)
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("kind", TRAINED_KINDS)
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.any_backend)])
 @pytest.mark.slow_on_tensorflow

@@ -55,7 +55,6 @@ def best_step(folder):
     return min(lines, key=lambda line: line["held_out_masked_lm_loss"])["step"]
 
 
-@pytest.mark.slow
 def test_best_model_is_published_when_asked_for(records, last):
     config = make_tiny_config(**SETTINGS, publish="best")
     output = pretrain(config, records, records.parent / "best", lambda line: None)
@@ -72,6 +71,7 @@ def test_best_model_is_published_when_asked_for(records, last):
     assert not list(output.glob("checkpoints*"))
 
 
+@pytest.mark.slow
 def test_best_model_is_the_same_after_stops(records):
     config, output = make_tiny_config(**SETTINGS, publish="best"), records.parent / "stopped"
     for moment in (f"held_out:{best_step(records.parent / 'best')}", "step:8", "step:9"):

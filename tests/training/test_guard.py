@@ -50,6 +50,7 @@ def to_numpy(variables):
     return [np.asarray(ops.convert_to_numpy(variable.value)) for variable in variables]
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("parts", [1, 2])
 @pytest.mark.parametrize("kind", ["adamw", "bert_adam", "lamb"])
 @pytest.mark.parametrize("precision", ["float32", "mixed_float16"])

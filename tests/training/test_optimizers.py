@@ -74,6 +74,7 @@ def schedule():
     return WarmupDecay(PEAK, WARMUP, TOTAL)
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize(
     ("layer_decay", "options"), [(1.0, {}), (0.5, {}), (1.0, {"epsilon": 0.1}), (1.0, {"token_embedding_factor": 0.3})]
 )
@@ -113,6 +114,7 @@ def test_public_adamw_is_that_of_the_configuration():
         assert public.get_config() == make_optimizer("adamw", schedule(), DECAY, CLIP).get_config() | options
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_rows_gathered_twice_count_as_one_gradient(kind):
     """TensorFlow gives the gradient of a gather row by row, some rows several times."""
