@@ -53,9 +53,9 @@ def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, flo
     features = files.task.encode(tokenizer, files.training[:ROWS], settings.sequence_length)
     parts = choose_parts(config, features)
     batches = make_batches(config, features, 1, parts)
-    is_packable = attention.is_packable
+    is_unpaddable = attention.is_unpaddable
     if name == "random, padded":
-        attention.is_packable = lambda padding_mask: False
+        attention.is_unpaddable = lambda padding_mask: False
     with arithmetic(settings.precision):
         model = load_task_model("classification", arguments.model, labels=files.task.labels)
         choose_trained_part(model, settings)
@@ -67,7 +67,7 @@ def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, flo
         started_at = time.process_time()
         model.fit(read_batches(batches), steps_per_epoch=arguments.steps * parts, **options)
         seconds = (time.process_time() - started_at) / arguments.steps
-    attention.is_packable = is_packable
+    attention.is_unpaddable = is_unpaddable
     return parts, batches.mean_positions, seconds
 
 

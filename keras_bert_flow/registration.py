@@ -15,10 +15,11 @@ PACKAGE = "keras_bert_flow"
 # with `ast`), since Keras looks names up in a plain dict, which cannot be filled when a name is missing.
 REGISTERED = {
     "distribution.tensorflow_cluster": ("ReplicatedLoss",),
-    "layers.attention": ("QueryKeyValue", "MultiHeadSelfAttention", "PackTokens", "UnpackTokens"),
+    "layers.attention": ("QueryKeyValue", "MultiHeadSelfAttention"),
     "layers.dense": ("Dropout", "OutputDense", "TokenEmbedding", "Dense"),
     "layers.embeddings": ("BertEmbeddings",),
     "layers.encoder": ("MergeTexts", "ChoiceScores", "SplitTexts", "EncoderBlock"),
+    "layers.masks": ("AttentionBias", "UnpadInputs", "PadInputs"),
     "layers.heads": (
         "Pooler",
         "MaskedTokenTransform",

@@ -32,7 +32,7 @@ ALLOWED = {
     "tasks": "by_name files text numpy pydantic scipy sklearn threadpoolctl pyarrow",
     "data": "files records results stores tasks text grain numpy",
     "backends": "config keras numpy grain jax tensorflow torch",
-    "layers": "backends by_name keras",
+    "layers": "backends by_name keras numpy",
     "models": "backends by_name layers keras numpy",
     # The backends where the file of one is loaded.
     "distribution": "backends config data layers models keras numpy jax tensorflow torch",
@@ -48,7 +48,7 @@ ALLOWED = {
     "evaluation": ("config console conversion data files prediction results tasks training matplotlib numpy yaml"),
     # The runtimes of its formats, each where its file is loaded.
     "export": (
-        "by_name console conversion data files installed models prediction results stores tasks text "
+        "backends by_name console conversion data files installed models prediction results stores tasks text "
         "ai_edge_litert jax keras numpy onnx onnxruntime tensorflow tensorflow_text tf2onnx torch"
     ),
     "serving": "prediction fastapi numpy prometheus_client pydantic starlette uvicorn",

@@ -8,33 +8,17 @@ not recorded: it updates all weights in a few calls.
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 
+from keras_bert_flow.backends.tracing import assume_packed_rows, find_packed_rows, recorded
 from keras_bert_flow.backends.values import Tensor
 
 MOST_PROGRAMS = 64  # shapes that are recorded for one model; batches of further ones run eagerly
 _recording_one = threading.RLock()  # PyTorch replaces functions of its own meanwhile
-_recording = ContextVar("recording", default=False)
 _logger = logging.getLogger(__name__)
-
-
-def is_recording() -> bool:
-    """Return whether operations are being recorded, so that nothing may depend on the value of a tensor."""
-    return _recording.get()
-
-
-@contextmanager
-def _recorded() -> Iterator[None]:
-    token = _recording.set(True)
-    try:
-        yield
-    finally:
-        _recording.reset(token)
 
 
 class CapturedStep:
@@ -62,9 +46,11 @@ class CapturedStep:
         leaves = [leaf if leaf is None else keras.ops.convert_to_tensor(leaf) for leaf in leaves]
         trained, held = self._model.trainable_variables, _list_state(self._model)
         shapes = (leaf if leaf is None else (leaf.shape, leaf.dtype) for leaf in leaves)
-        key = (form, *shapes, *map(id, (*trained, *held)))
+        is_packed = find_packed_rows(batch)
+        key = (form, is_packed, *shapes, *map(id, (*trained, *held)))
         if key in self._seen and key not in self._programs and not self._has_failed:
-            self._record(key, leaves, form)
+            with assume_packed_rows(is_packed):
+                self._record(key, leaves, form)
         elif len(self._seen) < MOST_PROGRAMS:
             self._seen.add(key)
         program = self._programs.get(key)
@@ -136,7 +122,7 @@ def _record(model: keras.Model, leaves: Sequence[Tensor | None], form: Any) -> _
 
     given = _values(model.trainable_variables), _values(_list_state(model)), leaves
     # Fake tensors have no values: what asks for one raises an exception, even if it asks through NumPy.
-    with _recording_one, _recorded(), torch.enable_grad(), _make_refusal():
+    with _recording_one, recorded(), torch.enable_grad(), _make_refusal():
         graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)
     constants = [getattr(graph, str(node.target)) for node in graph.graph.nodes if node.op == "get_attr"]
     if any(constant.requires_grad for constant in constants):

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.captured import is_recording
+from keras_bert_flow.backends.tracing import is_recording
 from keras_bert_flow.backends.values import Tensor
 
 

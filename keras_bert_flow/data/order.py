@@ -163,7 +163,9 @@ def with_fraction(rule: MaskingRule, masked_fraction: float, length: int) -> Mas
 
 def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Return the features of a record with new masks; features unrelated to masks are unchanged."""
-    masked = mask_rows(restore_tokens(features)[None], features["input_mask"].sum(keepdims=True), rule, rng)
+    masked = mask_rows(
+        restore_tokens(features)[None], np.count_nonzero(features["input_mask"], keepdims=True), rule, rng
+    )
     return dict(features) | {
         "input_ids": masked.token_ids[0],
         "masked_lm_positions": masked.positions[0],

@@ -225,7 +225,7 @@ class PretrainingRecords:
         if self.is_whole:
             return self._read(index)
         features = self._read(index // self._count)
-        tokens = restore_tokens(features)[: features["input_mask"].sum()]
+        tokens = restore_tokens(features)[: np.count_nonzero(features["input_mask"])]
         cut = cut_record(tokens, index % self._count, self.sequence_length, self.record_length)
         none = dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), np.zeros(0, np.int64))
         zeros = {"segment_ids": np.zeros_like(cut["input_ids"]), "next_sentence_labels": np.zeros(1, np.int64)}

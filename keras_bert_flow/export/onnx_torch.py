@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from keras_bert_flow.backends.tracing import assume_packed_rows
 from keras_bert_flow.export.served_model import ServedModel
 
 OPSET = 18
@@ -23,7 +24,8 @@ def write_onnx(model: ServedModel, path: Path) -> None:
     # One tensor shared by all inputs would be exported as one input.
     example = tuple(torch.ones([EXAMPLE_SIZE] * len(sizes), dtype=torch.int64) for _ in model.inputs)
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns that torchvision is missing
-    with warnings.catch_warnings(action="ignore"):  # PyTorch's warnings about Keras' modules
+    # PyTorch warns about Keras' modules; `attention_mask` is 0 or 1.
+    with warnings.catch_warnings(action="ignore"), assume_packed_rows(False):
         torch.onnx.export(
             _Positional(model),
             example,

@@ -5,6 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from keras_bert_flow.backends.tracing import assume_packed_rows
 from keras_bert_flow.export.served_model import ServedModel
 
 PLATFORMS = ("cpu", "cuda", "tpu")  # that a JAX function can be compiled for when it is loaded
@@ -26,7 +27,11 @@ def make_function(model: ServedModel) -> tuple[Callable, dict[str, tf.TensorSpec
 
 
 def _from_tensorflow(model: ServedModel) -> tuple[Callable, list[tf.Variable]]:
-    return lambda inputs: model.model(inputs, training=False), [variable.value for variable in model.model.variables]
+    def compute(inputs: Any):
+        with assume_packed_rows(False):  # `attention_mask` is 0 or 1
+            return model.model(inputs, training=False)
+
+    return compute, [variable.value for variable in model.model.variables]
 
 
 def _from_jax(model: ServedModel) -> tuple[Callable, list[tf.Variable]]:
@@ -35,7 +40,8 @@ def _from_jax(model: ServedModel) -> tuple[Callable, list[tf.Variable]]:
     keras_model = model.model
 
     def compute(trained: Any, fixed: Any, inputs: Any):
-        return keras_model.stateless_call(trained, fixed, inputs, training=False)[0]
+        with assume_packed_rows(False):  # `attention_mask` is 0 or 1
+            return keras_model.stateless_call(trained, fixed, inputs, training=False)[0]
 
     axes = f"({', '.join(model.axes)})"
     converted = jax2tf.convert(

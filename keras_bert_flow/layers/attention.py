@@ -1,4 +1,4 @@
-"""Multi-head self-attention with a padding mask, its projections, and packing of real tokens."""
+"""Multi-head self-attention and its fused projection."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -9,9 +9,30 @@ from keras import ops
 
 from keras_bert_flow.backends.fused import drop_values, fuse
 from keras_bert_flow.backends.products import matmul, split_heads
-from keras_bert_flow.backends.token_packing import is_packable, map_rows, pack_tokens, unpack_tokens
+from keras_bert_flow.backends.unpadding import map_rows
 from keras_bert_flow.backends.values import Shape, Tensor
-from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer
+from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer, truncated_normal
+from keras_bert_flow.layers.masks import attention_bias, is_unpadded
+from keras_bert_flow.layers.patterns import (
+    FULL,
+    LEARNED,
+    Alibi,
+    Disentangled,
+    Full,
+    Learned,
+    Rotary,
+    TransformerXL,
+    describe_kind,
+    make_pattern,
+    make_positions,
+)
+from keras_bert_flow.layers.positions import (
+    alibi_bias,
+    make_sinusoids,
+    rotate,
+    score_disentangled,
+    shift_distances,
+)
 from keras_bert_flow.layers.shape import EncoderShape
 
 # Fused query-key-value projection, with separate LoRA matrices for each of the three.
@@ -111,31 +132,13 @@ class QueryKeyValue(Dense):
         return super().get_config() | {"num_heads": self.num_heads}
 
 
-# Far below any score, yet finite: in a row without real keys it absorbs the scores, and the softmax is uniform instead
-# of NaN. google-research/bert adds -10000, which gives the same result wherever there is a real key.
-MASKED_SCORE = -1e9
-
-
-def attention_bias(padding_mask: Tensor) -> Tensor:
-    """Convert a padding mask into an additive attention bias.
-
-    Args:
-        padding_mask: int or bool, (batch, length). 1 for a real token.
-    Returns:
-        float32, (batch, 1, 1, length). 0 for a real key, `MASKED_SCORE` for padding.
-    """
-    is_real = ops.expand_dims(ops.cast(padding_mask, "bool"), (1, 2))
-    return ops.where(is_real, 0.0, MASKED_SCORE)
-
-
-def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
-    """Return the softmax over the real keys, computed in float32 and cast to the dtype of the scores.
+def masked_softmax(scores: Tensor, bias: Tensor) -> Tensor:
+    """Return the softmax of scores with a bias, computed in float32 and cast to the dtype of the scores.
 
     Args:
         scores: float, (batch, heads, query, key).
-        padding_mask: int or bool, (batch, key). 1 for a real token.
+        bias: float32, of a shape that broadcasts to theirs; see `attention_bias`.
     """
-    bias = attention_bias(padding_mask)
     if keras.backend.standardize_dtype(scores.dtype) == "bfloat16":
         # Half the bytes of a float32 sum, and exact: a real key adds 0. float16 cannot represent the bias of padding.
         scores, bias = scores + ops.cast(bias, "bfloat16"), 0.0
@@ -145,99 +148,139 @@ def masked_softmax(scores: Tensor, padding_mask: Tensor) -> Tensor:
 
 
 @fuse
-def softmax_and_drop(scores: Tensor, padding_mask: Tensor, seed: Tensor, dropped: int) -> Tensor:
+def softmax_and_drop(scores: Tensor, bias: Tensor, seed: Tensor, dropped: int) -> Tensor:
     """Apply `masked_softmax`, then dropout; the last two arguments are those of `drop_values`."""
-    return drop_values(masked_softmax(scores, padding_mask), seed, dropped)
+    return drop_values(masked_softmax(scores, bias), seed, dropped)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class MultiHeadSelfAttention(ShapedLayer):
-    """Multi-head self-attention from every token to the real tokens of its row.
+    """Multi-head self-attention from every token to the tokens of its text that a pattern allows.
 
     Query, key and value are one fused projection; see `QueryKeyValue`.
 
+    Args:
+        pattern: which keys of its text a query may attend to: one of `layers.patterns`, or its serialised form.
+        positions: how attention depends on positions: one of `layers.patterns`, or its serialised form.
     Call arguments:
-        inputs: float, (batch, length, hidden), or packed tokens, (tokens, hidden); see `PackTokens`.
-        padding_mask: int or bool, (batch, length). 1 for a real token; masks keys, never queries.
+        inputs: float, (batch, length, hidden), or tokens without padding, (tokens, hidden); see `UnpadInputs`.
+        padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding; masks
+            keys, never queries.
+        bias: `attention_bias` of the mask and the pattern, if it is computed once for several layers.
+        relative: float, (2 num_buckets, hidden). Of `Disentangled` positions: the vectors of distances.
     Returns:
         float, the shape of the inputs.
+    Raises:
+        ValueError: positions are `Disentangled`, and `relative` is missing.
     Source: Vaswani et al. 2017, section 3.2; arXiv:1706.03762.
     """
 
-    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
+    def __init__(
+        self,
+        shape: EncoderShape | Mapping[str, Any],
+        pattern: Full | Mapping[str, Any] = FULL,
+        positions: Learned | Mapping[str, Any] = LEARNED,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(shape, **kwargs)
+        self.pattern, self.positions = make_pattern(pattern), make_positions(positions)
         self.query_key_value = self.make_dense(
             3 * self.shape.hidden_dim, "query_key_value", kind=QueryKeyValue, num_heads=self.shape.num_heads
         )
         self.dropout = Dropout(self.shape.attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.output_dense = self.make_dense(self.shape.hidden_dim, "output")
+        if isinstance(self.positions, TransformerXL):
+            self.relative_dense = self.make_dense(self.shape.hidden_dim, "relative", use_bias=False)
 
-    def build(self, inputs_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
+    def build(
+        self,
+        inputs_shape: Shape,
+        padding_mask_shape: Shape | None = None,
+        bias_shape: Shape | None = None,
+        relative_shape: Shape | None = None,
+    ) -> None:
         batch, length, _ = inputs_shape
+        if isinstance(self.positions, TransformerXL):
+            self.relative_dense.build(inputs_shape[1:])
+            self.content_bias, self.position_bias = (
+                self.add_weight(
+                    shape=(self.shape.num_heads, 1, self.shape.head_dim),
+                    initializer=truncated_normal(self.shape.initializer_range),
+                    name=name,
+                )
+                for name in ("content_bias", "position_bias")
+            )
         self.query_key_value.build(inputs_shape)
         self.dropout.build((batch, self.shape.num_heads, length, length))
         self.output_dense.build((batch, length, self.shape.hidden_dim))
 
-    def call(self, inputs: Tensor, padding_mask: Tensor, training: bool | None = None) -> Tensor:
+    def call(
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor,
+        bias: Tensor | None = None,
+        relative: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         fused = self.query_key_value(inputs)
-        attend = partial(self._attend, training=training)
-        is_packed = len(inputs.shape) == 2  # (tokens, hidden)
-        context = map_rows(attend, fused, padding_mask) if is_packed else attend(fused, padding_mask)
+        if is_unpadded(inputs):  # rows are grouped by width, so each group has a bias of its own
+            context = map_rows(partial(self._attend, relative=relative, training=training), fused, padding_mask)
+        else:
+            context = self._attend(fused, padding_mask, bias, relative, training)
         return self.output_dense(context)
 
-    def _attend(self, fused: Tensor, padding_mask: Tensor, training: bool | None) -> Tensor:
+    def _attend(
+        self,
+        fused: Tensor,
+        padding_mask: Tensor,
+        bias: Tensor | None = None,
+        relative: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         """Return the attention output, (batch, length, hidden), from the fused query, key and value."""
-        length = ops.shape(fused)[1]
-        query, key, value = split_heads(fused, length, self.shape.num_heads, self.shape.head_dim)
-        scores = matmul(query * self.shape.head_dim**-0.5, ops.swapaxes(key, -1, -2))  # (batch, heads, query, key)
+        length, num_heads = ops.shape(fused)[1], self.shape.num_heads
+        bias = attention_bias(padding_mask, self.pattern) if bias is None else bias
+        query, key, value = split_heads(fused, length, num_heads, self.shape.head_dim)
+        scores = self._score(query, key, relative)  # (batch, heads, query, key)
         if training and self.shape.attention_dropout_rate > 0:
-            probabilities = softmax_and_drop(scores, padding_mask, *self.dropout.draw())
+            probabilities = softmax_and_drop(scores, bias, *self.dropout.draw())
         else:
-            probabilities = masked_softmax(scores, padding_mask)
-        context = matmul(probabilities, value)  # (batch, heads, query, head_dim)
+            probabilities = masked_softmax(scores, bias)
+        context = matmul(ops.cast(probabilities, value.dtype), value)  # (batch, heads, query, head_dim)
         return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.shape.hidden_dim))
 
-    def compute_output_shape(self, inputs_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
+    def _score(self, query: Tensor, key: Tensor, relative: Tensor | None) -> Tensor:
+        """Return the scores of queries and keys, both (batch, heads, length, head_dim), by the kind of positions."""
+        kind, length, num_heads = self.positions, ops.shape(query)[2], self.shape.num_heads
+        scale = self.shape.head_dim**-0.5
+        if isinstance(kind, Rotary):
+            query, key = rotate(query, kind.theta), rotate(key, kind.theta)
+        elif isinstance(kind, TransformerXL):
+            sinusoids = ops.cast(make_sinusoids(length, self.shape.hidden_dim), self.compute_dtype)
+            distances = ops.reshape(self.relative_dense(sinusoids), (1, 2 * length, num_heads, self.shape.head_dim))
+            by_distance = matmul((query + self.position_bias) * scale, ops.transpose(distances, (0, 2, 3, 1)))
+            return matmul((query + self.content_bias) * scale, ops.swapaxes(key, -1, -2)) + shift_distances(by_distance)
+        elif isinstance(kind, Disentangled):
+            if relative is None:
+                raise ValueError("Disentangled attention must be called with `relative`. Received: None.")
+            scale *= 3**-0.5  # three terms instead of one
+            table = split_heads(self.query_key_value(relative)[None], relative.shape[0], num_heads, self.shape.head_dim)
+            added = score_disentangled(query * scale, key * scale, table[:2], kind)
+            return matmul(query * scale, ops.swapaxes(key, -1, -2)) + added
+        scores = matmul(query * scale, ops.swapaxes(key, -1, -2))
+        if isinstance(kind, Alibi):
+            scores = ops.cast(scores, "float32") + alibi_bias(length, num_heads)
+        return scores
+
+    def compute_output_shape(
+        self,
+        inputs_shape: Shape,
+        padding_mask_shape: Shape | None = None,
+        bias_shape: Shape | None = None,
+        relative_shape: Shape | None = None,
+    ) -> Shape:
         return inputs_shape
 
-
-# Layers that remove padding before the encoder blocks and restore it after them.
-
-
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
-class PackTokens(keras.layers.Layer):
-    """Remove padding from a batch for the encoder blocks, in training, if `is_packable`.
-
-    Dense layers, layer norms and dropout then spend no time on padding; attention unpacks the rows again. The output
-    for a real token does not depend on padding, so outputs and gradients are the same.
-
-    Call arguments:
-        hidden: float, (batch, length, units).
-        padding_mask: int or bool, (batch, length). 1 for a real token.
-    Returns:
-        float, (tokens, units), or `hidden` unchanged.
-    """
-
-    def build(self, hidden_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
-        pass
-
-    def call(self, hidden: Tensor, padding_mask: Tensor, training: bool | None = None) -> Tensor:
-        return pack_tokens(hidden, padding_mask) if training and is_packable(padding_mask) else hidden
-
-    def compute_output_shape(self, hidden_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
-        return hidden_shape
-
-
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
-class UnpackTokens(keras.layers.Layer):
-    """Invert `PackTokens`: return (batch, length, units) with zeros for padding."""
-
-    def build(self, hidden_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
-        pass
-
-    def call(self, hidden: Tensor, padding_mask: Tensor) -> Tensor:
-        is_packed = len(hidden.shape) == 2  # (tokens, units)
-        return unpack_tokens(hidden, padding_mask) if is_packed else hidden
-
-    def compute_output_shape(self, hidden_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
-        return hidden_shape
+    def get_config(self) -> dict[str, Any]:
+        kinds = {"pattern": describe_kind(self.pattern), "positions": describe_kind(self.positions)}
+        return super().get_config() | kinds

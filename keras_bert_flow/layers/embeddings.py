@@ -7,8 +7,10 @@ import keras
 from keras import ops
 
 from keras_bert_flow.backends.products import matmul, one_hot
+from keras_bert_flow.backends.tracing import has_packed_rows
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.dense import ShapedLayer, truncated_normal
+from keras_bert_flow.layers.masks import text_positions
 from keras_bert_flow.layers.shape import EncoderShape
 
 
@@ -21,6 +23,8 @@ class BertEmbeddings(ShapedLayer):
     Call arguments:
         token_embeddings: float, (batch, length, embedding).
         segment_ids: int, (batch, length).
+        padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding. Without
+            it each row is one text.
     Returns:
         float, (batch, length, embedding).
     Source: Devlin et al. 2019, section 3, figure 2; arXiv:1810.04805.
@@ -31,7 +35,12 @@ class BertEmbeddings(ShapedLayer):
         self.layer_norm = self.make_layer_norm("layer_norm")
         self.dropout = self.make_dropout("dropout")
 
-    def build(self, token_embeddings_shape: Shape, segment_ids_shape: Shape | None = None) -> None:
+    def build(
+        self,
+        token_embeddings_shape: Shape,
+        segment_ids_shape: Shape | None = None,
+        padding_mask_shape: Shape | None = None,
+    ) -> None:
         width = token_embeddings_shape[-1]
         self.position_embedding = self.add_weight(
             shape=(self.shape.num_position_rows, width),
@@ -47,7 +56,13 @@ class BertEmbeddings(ShapedLayer):
         self.layer_norm.build(token_embeddings_shape)
         self.dropout.build(token_embeddings_shape)
 
-    def call(self, token_embeddings: Tensor, segment_ids: Tensor, training: bool | None = None) -> Tensor:
+    def call(
+        self,
+        token_embeddings: Tensor,
+        segment_ids: Tensor,
+        padding_mask: Tensor | None = None,
+        training: bool | None = None,
+    ) -> Tensor:
         length = token_embeddings.shape[1]
         if length is not None and length > self.shape.max_positions:
             raise ValueError(
@@ -62,8 +77,32 @@ class BertEmbeddings(ShapedLayer):
             segments = one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
             hidden = hidden + matmul(segments, self.segment_embedding)
         first = self.shape.position_offset
-        hidden = hidden + self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
+        rows = self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
+        positions = rows if padding_mask is None else _restart_positions(rows, ops.cast(padding_mask, "int32"))
+        hidden = hidden + positions
         return self.dropout(self.layer_norm(hidden), training=training)
 
-    def compute_output_shape(self, token_embeddings_shape: Shape, segment_ids_shape: Shape | None = None) -> Shape:
+    def compute_output_shape(
+        self,
+        token_embeddings_shape: Shape,
+        segment_ids_shape: Shape | None = None,
+        padding_mask_shape: Shape | None = None,
+    ) -> Shape:
         return token_embeddings_shape
+
+
+def _restart_positions(rows: Tensor, padding_mask: Tensor) -> Tensor:
+    """Return the row of each token's position in its text: (length, width), or (batch, length, width) if packed."""
+
+    def restart() -> Tensor:
+        return ops.take(rows, text_positions(padding_mask), axis=0)
+
+    def keep() -> Tensor:
+        return ops.broadcast_to(rows, (*ops.shape(padding_mask), rows.shape[-1]))
+
+    is_packed = has_packed_rows(padding_mask)
+    if is_packed is False:
+        return rows
+    if is_packed or keras.backend.backend() == "torch":  # which would wait for the device to choose
+        return restart()
+    return ops.cond(ops.any(padding_mask > 1), restart, keep)

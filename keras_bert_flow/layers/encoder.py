@@ -8,8 +8,10 @@ import keras
 from keras import ops
 
 from keras_bert_flow.backends.values import Shape, Tensor
-from keras_bert_flow.layers.attention import MASKED_SCORE, PARTS, MultiHeadSelfAttention
+from keras_bert_flow.layers.attention import PARTS, MultiHeadSelfAttention
 from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, get_training_activation, lora_uniform
+from keras_bert_flow.layers.masks import MASKED_SCORE
+from keras_bert_flow.layers.patterns import FULL, LEARNED, Full, Learned, describe_kind, make_pattern, make_positions
 from keras_bert_flow.layers.shape import EncoderShape
 
 # Encode several texts per row: merge them into the batch axis, and split the outputs again.
@@ -113,11 +115,13 @@ class EncoderBlock(ShapedLayer):
 
     Call arguments:
         inputs: float, (batch, length, hidden).
-        padding_mask: int or bool, (batch, length). 1 for a real token.
+        padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding.
+        bias: `attention_bias` of the mask and the pattern, if it is computed once for several blocks.
     Returns:
         float, (batch, length, hidden).
     Args:
         lowest: a block to share the layers in `shared_parts` of the shape with.
+        pattern, positions: of the attention; see `MultiHeadSelfAttention`.
     Attributes:
         is_rematerialised: recompute the block in the backward pass to save memory (gradient checkpointing). Set it
             after `build`, before the first step. It changes no result and is not saved.
@@ -125,9 +129,15 @@ class EncoderBlock(ShapedLayer):
     """
 
     def __init__(
-        self, shape: EncoderShape | Mapping[str, Any], lowest: "EncoderBlock | None" = None, **kwargs: Any
+        self,
+        shape: EncoderShape | Mapping[str, Any],
+        lowest: "EncoderBlock | None" = None,
+        pattern: Full | Mapping[str, Any] = FULL,
+        positions: Learned | Mapping[str, Any] = LEARNED,
+        **kwargs: Any,
     ) -> None:
         super().__init__(shape, **kwargs)
+        self.pattern, self.positions = make_pattern(pattern), make_positions(positions)
         self.is_rematerialised = False
         get_activation(self.shape.hidden_act)  # raises for an unknown name
         shared = self.shape.shared_parts
@@ -135,7 +145,9 @@ class EncoderBlock(ShapedLayer):
         if lowest is not None and "attention" in shared:
             self.attention = lowest.attention
         else:
-            self.attention = MultiHeadSelfAttention(self.shape, dtype=self.dtype_policy, name="attention")
+            self.attention = MultiHeadSelfAttention(
+                self.shape, self.pattern, self.positions, dtype=self.dtype_policy, name="attention"
+            )
         self.attention_dropout = self.make_dropout("attention_dropout")
         self.attention_layer_norm = self.make_layer_norm("attention_layer_norm")
         self.intermediate: Dense
@@ -148,7 +160,9 @@ class EncoderBlock(ShapedLayer):
         self.output_dropout = self.make_dropout("output_dropout")
         self.output_layer_norm = self.make_layer_norm("output_layer_norm")
 
-    def build(self, inputs_shape: Shape, padding_mask_shape: Shape | None = None) -> None:
+    def build(
+        self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None
+    ) -> None:
         if not self.attention.built:
             self.attention.build(inputs_shape, padding_mask_shape)
         self.attention_dropout.build(inputs_shape)
@@ -159,20 +173,31 @@ class EncoderBlock(ShapedLayer):
         self.output_dropout.build(inputs_shape)
         self.output_layer_norm.build(inputs_shape)
 
-    def call(self, inputs: Tensor, padding_mask: Tensor, training: bool | None = None) -> Tensor:
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
         if training and self.is_rematerialised:
-            return rematerialise(self, partial(self._transform, training=True), inputs, padding_mask)
-        return self._transform(inputs, padding_mask, training)
+            given = (inputs, padding_mask) if bias is None else (inputs, padding_mask, bias)
+            return rematerialise(self, partial(self._transform, training=True), *given)
+        return self._transform(inputs, padding_mask, bias, training)
 
-    def _transform(self, inputs: Tensor, padding_mask: Tensor, training: bool | None) -> Tensor:
-        attended = self.attention(inputs, padding_mask, training=training)
+    def _transform(
+        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
+        attended = self.attention(inputs, padding_mask, bias, training=training)
         hidden = self.attention_layer_norm(inputs + self.attention_dropout(attended, training=training))
         activation = (get_training_activation if training else get_activation)(self.shape.hidden_act)
         transformed = self.output_dense(activation(self.intermediate(hidden)))
         return self.output_layer_norm(hidden + self.output_dropout(transformed, training=training))
 
-    def compute_output_shape(self, inputs_shape: Shape, padding_mask_shape: Shape | None = None) -> Shape:
+    def compute_output_shape(
+        self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None
+    ) -> Shape:
         return inputs_shape
+
+    def get_config(self) -> dict[str, Any]:
+        kinds = {"pattern": describe_kind(self.pattern), "positions": describe_kind(self.positions)}
+        return super().get_config() | kinds
 
     def enable_lora(self, rank: int, alpha: float, targets: Sequence[str]) -> None:
         """Add LoRA to the targets; see `models.trained_weights.enable_lora`. Layers that blocks share get it once."""
@@ -198,6 +223,8 @@ def make_blocks(shape: EncoderShape, dtype: Any, name: str) -> list[EncoderBlock
     Args:
         name: prefix of the names of the blocks, which their numbers follow.
     """
-    blocks = [EncoderBlock(shape, dtype=dtype, name=f"{name}0")]
-    blocks += [EncoderBlock(shape, blocks[0], dtype=dtype, name=f"{name}{n}") for n in range(1, shape.num_blocks)]
+    blocks: list[EncoderBlock] = []
+    for number in range(shape.num_blocks):
+        kinds = shape.find_pattern(number), shape.find_positions(number)
+        blocks.append(EncoderBlock(shape, blocks[0] if blocks else None, *kinds, dtype=dtype, name=f"{name}{number}"))
     return [blocks[index * shape.num_blocks // shape.num_layers] for index in range(shape.num_layers)]

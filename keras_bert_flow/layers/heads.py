@@ -9,8 +9,8 @@ from keras import ops
 
 from keras_bert_flow.backends.products import matmul, one_hot
 from keras_bert_flow.backends.values import Shape, Tensor
-from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.layers.dense import ShapedLayer, get_activation
+from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.layers.shape import EncoderShape
 
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
 from keras_bert_flow.by_name import load_by_name
+from keras_bert_flow.layers.patterns import FULL, LEARNED, Full, Learned
 
 PACKAGE = "keras_bert_flow."
 
@@ -82,6 +83,14 @@ class EncoderShape:
     def shared_parts(self) -> tuple[str, ...]:
         """Parts of a block that all blocks share: `attention`, `intermediate`, `output`."""
         return ()
+
+    def find_pattern(self, block: int) -> Full:
+        """Return the attention pattern of a block, by its number."""
+        return FULL
+
+    def find_positions(self, block: int) -> Learned:
+        """Return how the attention of a block depends on positions, by its number."""
+        return LEARNED
 
     @property
     def head_dim(self) -> int:

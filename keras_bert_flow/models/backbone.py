@@ -10,8 +10,8 @@ import keras
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.by_name import load_by_name, load_public
-from keras_bert_flow.layers.attention import PackTokens, UnpackTokens
 from keras_bert_flow.layers.dense import Dense, TokenEmbedding, truncated_normal
+from keras_bert_flow.layers.masks import AttentionBias, PadInputs, UnpadInputs
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import BLOCK, DEFAULT, EMBEDDING_PROJECTION, Family, find_family
 from keras_bert_flow.models.reentrant import ReentrantModel
@@ -60,25 +60,33 @@ class BlockStack:
             )
         self.layers = load_by_name(family.blocks)(shape, dtype, prefix + BLOCK)
         self.blocks = list(dict.fromkeys(self.layers))
-        self._packing = PackTokens(dtype=dtype.name, name=f"{prefix}pack_tokens")
-        self._unpacking = UnpackTokens(dtype=dtype.name, name=f"{prefix}unpack_tokens")
+        patterns = dict.fromkeys(block.pattern for block in self.layers)
+        names = (f"{prefix}attention_bias{number or ''}" for number in range(len(patterns)))
+        self._biases = {
+            pattern: AttentionBias(pattern, dtype="float32", name=name)
+            for pattern, name in zip(patterns, names, strict=True)
+        }
+        self._unpad = UnpadInputs(dtype=dtype.name, name=f"{prefix}unpad_inputs")
+        self._pad = PadInputs(dtype=dtype.name, name=f"{prefix}pad_inputs")
 
     def apply(self, embedded: Any, padding_mask: Any) -> tuple[Any, list[Any]]:
         """Return the output of the last layer, (batch, length, hidden), and all hidden states.
 
-        The hidden states are the embeddings and the output of each layer; in training they may be packed.
+        The hidden states are the embeddings and the output of each layer; in training they may be without
+        padding, (tokens, hidden).
 
         Args:
             embedded: output of the embeddings, (batch, length, embedding).
-            padding_mask: int, (batch, length). 1 for a real token.
+            padding_mask: int, (batch, length). The number of each token's text in its row, 0 for padding.
         """
         hidden = embedded if self.embedding_projection is None else self.embedding_projection(embedded)
         hidden_states = [hidden]
-        hidden = self._packing(hidden, padding_mask)
+        biases = {pattern: make_bias(padding_mask) for pattern, make_bias in self._biases.items()}
+        hidden = self._unpad(hidden, padding_mask)
         for block in self.layers:
-            hidden = block(hidden, padding_mask)
+            hidden = block(hidden, padding_mask, biases[block.pattern])
             hidden_states.append(hidden)
-        return self._unpacking(hidden, padding_mask), hidden_states
+        return self._pad(hidden, padding_mask), hidden_states
 
 
 # Load and save models as model directories (presets).
@@ -116,8 +124,9 @@ class Backbone(ReentrantModel):
     """Bidirectional transformer encoder for texts or pairs of texts.
 
     Inputs, int32, (batch, length): `token_ids`, `segment_ids` (0 for the first text, 1 for the second) and
-    `padding_mask` (1 for a real token). Outputs: `sequence_output`, (batch, length, hidden), and `pooled_output`,
-    (batch, hidden), of the first token.
+    `padding_mask` (1 for a real token, 0 for padding). A row may hold several texts, one after the other, which do not
+    see each other: `padding_mask` is then 1, 2, … for the text that a token belongs to. Outputs: `sequence_output`,
+    (batch, length, hidden), and `pooled_output`, (batch, hidden), of the first token.
 
     Args:
         family: the name of a module in `models.families`. Default: `bert`.
@@ -171,7 +180,9 @@ class Backbone(ReentrantModel):
         stack = BlockStack(parts, shape, policy)
 
         inputs = {key: keras.Input((None,), dtype="int32", name=key) for key in INPUT_NAMES}
-        embedded = embeddings(token_embedding(inputs["token_ids"]), inputs["segment_ids"])
+        embedded = embeddings(
+            token_embedding(inputs["token_ids"]), inputs["segment_ids"], padding_mask=inputs["padding_mask"]
+        )
         sequence, hidden_states = stack.apply(embedded, inputs["padding_mask"])
         outputs = {"sequence_output": sequence}
         if use_pooler:
@@ -208,9 +219,10 @@ class Backbone(ReentrantModel):
         sizes = {"token_ids": self.vocabulary_size, "mask_positions": None}
         return sizes | ({"segment_ids": self.shape.num_segments} if self.shape.num_segments > 1 else {})
 
-    def embed(self, token_ids: Tensor, segment_ids: Tensor) -> Tensor:
+    def embed(self, token_ids: Tensor, segment_ids: Tensor, padding_mask: Tensor) -> Tensor:
         """Return the output of the embeddings, (batch, length, embedding), for a second encoder that shares them."""
-        return self.get_layer("embeddings")(self.token_embedding(token_ids), segment_ids)
+        embeddings = self.get_layer("embeddings")
+        return embeddings(self.token_embedding(token_ids), segment_ids, padding_mask=padding_mask)
 
     def find_depths(self) -> dict[str, int]:
         """Return weight path → depth: 0 for the embeddings, 1 for the lowest block, and so on.

@@ -105,6 +105,17 @@ def check_ids(x: Any, sizes: Mapping[str, int | None]) -> None:
             )
 
 
+def check_single_texts(x: Any) -> None:
+    """Raise ValueError if a row holds several texts, for a model that says something of whole rows."""
+    mask = as_host_array(x.get("padding_mask")) if isinstance(x, Mapping) else None
+    if mask is not None and mask.size and mask.dtype.kind in "iuf" and mask.max() > 1:
+        place = tuple(int(axis[0]) for axis in np.nonzero(mask > 1))
+        raise ValueError(
+            "Each row must be one text for a model that says something of whole texts. Received: a `padding_mask` of "
+            f"{mask[place]} in row {place[0]}. Give each text a row, with 1 for its tokens."
+        )
+
+
 def _fits(shape: tuple[int, ...], wanted: tuple[int | None, ...]) -> bool:
     return len(shape) == len(wanted) and all(size in (other, None) for other, size in zip(shape, wanted, strict=True))
 

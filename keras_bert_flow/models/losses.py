@@ -7,8 +7,8 @@ import keras
 from keras import ops
 
 from keras_bert_flow.backends.values import Tensor
-from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.layers.heads import unit_length
+from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.models.defaults import TokenAccuracy, TokenLoss
 
 

@@ -12,7 +12,15 @@ from keras_bert_flow.backends.batches import check_source, take_batches
 from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.dense import Dropout, OutputDense, normal
 from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone, load_preprocessor, load_preset, save_preset
-from keras_bert_flow.models.batch_checks import Rule, check_ids, check_labels, class_rule, list_texts, number_classes
+from keras_bert_flow.models.batch_checks import (
+    Rule,
+    check_ids,
+    check_labels,
+    check_single_texts,
+    class_rule,
+    list_texts,
+    number_classes,
+)
 from keras_bert_flow.models.defaults import OptimizerWithExclusions, list_undecayed, make_adamw
 from keras_bert_flow.models.losses import BinaryTokenLoss, DatasetLosses, LabelLoss, SquaredError
 from keras_bert_flow.models.reentrant import ReentrantModel
@@ -60,6 +68,7 @@ class ModelWithHead(ReentrantModel):
     default_rate = 5e-5
     default_loss_weights: dict[str, float] | None = None
     has_one_width = False  # whether all batches have the same width
+    takes_packed_rows = False  # whether a row may hold several texts: all outputs are of tokens
     compiles_shapes = property(compiles_shapes)
     settings: Any = ()
     _preprocessor: Any = None
@@ -136,6 +145,8 @@ class ModelWithHead(ReentrantModel):
             ValueError: an id or a label does not exist; the message has the first one.
         """
         check_ids(x, self.backbone.list_id_sizes())
+        if not self.takes_packed_rows:
+            check_single_texts(x)
         if y is None or not self._has_known_losses or not isinstance(x, Mapping):
             return
         for name, rule in self.make_rules(x).items():
@@ -253,6 +264,8 @@ class ModelWithHead(ReentrantModel):
     def predict_on_batch(self, x: Any) -> Any:
         x, _ = self.encode_texts(x)
         check_ids(x, self.backbone.list_id_sizes())
+        if not self.takes_packed_rows:
+            check_single_texts(x)
         return super().predict_on_batch(x)
 
     def test_step(self, *given: Any) -> Any:

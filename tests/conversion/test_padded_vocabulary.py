@@ -13,7 +13,7 @@ import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.export.kinds import MASKED_LM
 from keras_bert_flow.export.served_model import load_served
-from keras_bert_flow.layers.attention import MASKED_SCORE
+from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.prediction.mask_filler import MaskFiller
 from tests.oracles.tiny_model import check_directory
 

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.layers.attention import MASKED_SCORE
 from keras_bert_flow.layers.encoder import ChoiceScores, MergeTexts, SplitTexts
 from keras_bert_flow.layers.heads import SpanScores
+from keras_bert_flow.layers.masks import MASKED_SCORE
 
 RNG = np.random.default_rng(0)
 

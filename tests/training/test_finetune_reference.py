@@ -97,7 +97,7 @@ def test_steps_are_those_of_transformers_with_the_same_masks(model, tmp_path, mo
     for module in (dense, attention):
         monkeypatch.setattr(module, "drop_values", drop_here)
     monkeypatch.setattr(
-        attention_module, "is_packable", lambda padding_mask: False
+        attention_module, "is_unpaddable", lambda padding_mask: False
     )  # there padding takes masks as well
     monkeypatch.setattr(torch.nn.functional, "dropout", drop_there)
     found = finetune_both(model, tmp_path, name, dropout_rate=0.1, accumulate_batches=accumulate_batches)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.backends.token_packing import GROUPS
+from keras_bert_flow.backends.unpadding import GROUPS
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.loop.checkpoints import Checkpoints

@@ -34,7 +34,7 @@ class Family:
         title: display name.
         shape: class of sizes and rates, with their defaults.
         embeddings: a layer class with the shape as argument; maps token embeddings, float, (batch, length, embedding),
-            and segment ids, int, (batch, length), to float, (batch, length, hidden).
+            segment ids and `padding_mask`, int, (batch, length), to float, (batch, length, hidden).
         blocks: a function of the shape, the dtype and a name that returns the block of each layer in order; layers with
             the same block share its weights.
         pooler: a layer class with the shape as argument; maps (batch, length, hidden) to (batch, hidden).

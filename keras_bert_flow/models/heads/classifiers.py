@@ -106,6 +106,7 @@ class TokenClassifier(ModelWithClasses):
     """
 
     saved_as = SavedAs("ForTokenClassification", "token classifier", CLASSIFIER_HEAD, use_pooler=False, options=CLASSES)
+    takes_packed_rows = True
 
     def __init__(
         self,

@@ -103,6 +103,7 @@ class Distiller(ModelWithHead):
 
     default_rate = 5e-4
     has_one_width = True
+    takes_packed_rows = True
 
     def __init__(
         self,

@@ -75,6 +75,7 @@ class MaskedLM(ModelWithHead):
     """
 
     saved_as = SavedAs("ForMaskedLM", "masked LM", MASKED_LM_HEAD, use_pooler=False, is_of_task=False)
+    takes_packed_rows = True
     default_rate = 1e-4
     has_one_width = True
 

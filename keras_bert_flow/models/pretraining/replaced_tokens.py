@@ -40,6 +40,7 @@ class ReplacedTokenDetector(ModelWithHead):
     """
 
     saved_as = SAVED_AS
+    takes_packed_rows = True
     default_rate = 1e-4
 
     def __init__(self, backbone: Backbone, name: str = "replaced_token_detector") -> None:
@@ -97,6 +98,7 @@ class ReplacedTokenPretrainer(ModelWithHead):
     """
 
     saved_as = SAVED_AS
+    takes_packed_rows = True
     default_rate = 5e-4
     has_one_width = True
     settings = ("generator_size", "replaced_token_weight")
@@ -112,7 +114,7 @@ class ReplacedTokenPretrainer(ModelWithHead):
         inputs = make_inputs("mask_positions", "mask_ids")
         draws = inputs["replacement_draws"] = keras.Input((None,), dtype="float32", name="replacement_draws")
         shape = backbone.shape.narrow(generator_size)
-        embedded = backbone.embed(inputs["token_ids"], inputs["segment_ids"])
+        embedded = backbone.embed(inputs["token_ids"], inputs["segment_ids"], inputs["padding_mask"])
         generator = BlockStack(find_family(backbone.family), shape, backbone.dtype_policy, GENERATOR)
         sequence, _ = generator.apply(embedded, inputs["padding_mask"])
         mlm = masked_token_logits(backbone, sequence, inputs["mask_positions"], shape)

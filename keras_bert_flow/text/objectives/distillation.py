@@ -28,6 +28,6 @@ class Distillation(MaskedTokens):
         if self._has_soft_targets:
             y, weights = y | {"soft": np.zeros_like(y["mlm"])}, weights | {"soft": weights["mlm"]}
         if self._has_hidden_states:
-            labels, mask = np.zeros_like(x["token_ids"]), x["padding_mask"].astype("float32")
+            labels, mask = np.zeros_like(x["token_ids"]), (x["padding_mask"] > 0).astype("float32")
             y, weights = y | {"hidden": labels}, weights | {"hidden": mask}
         return x, y, weights

@@ -47,4 +47,4 @@ class ReplacedTokens(MaskedTokens):
         x, y, weights = super().make_batch(features)
         padding_mask = x["padding_mask"]
         x = x | {"mask_ids": y["mlm"], DRAWS: features[DRAWS]}
-        return x, y | {"rtd": np.ones_like(padding_mask)}, weights | {"rtd": padding_mask.astype("float32")}
+        return x, y | {"rtd": np.ones_like(padding_mask)}, weights | {"rtd": (padding_mask > 0).astype("float32")}

@@ -1,4 +1,4 @@
-"""Pack the real tokens of a batch, so that token-wise layers skip padding; for backends that compile no shapes."""
+"""Unpadding: token-wise layers skip the padding of a batch, on backends that compile no shapes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,40 +6,43 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.captured import is_recording
+from keras_bert_flow.backends.tracing import has_packed_rows, is_recording
 from keras_bert_flow.backends.values import Tensor
 
 GROUPS = 4  # groups of rows for attention
 
 
-def is_packable(padding_mask: Tensor) -> bool:
-    """Return whether a batch has padding that can be skipped: only PyTorch on a CPU, which compiles no shapes."""
+def is_unpaddable(padding_mask: Tensor) -> bool:
+    """Return whether a batch has padding to skip: only PyTorch on a CPU, which compiles no shapes; not in packed rows.
+
+    Packed rows have little padding, and attention would compute their bias once per block and group of rows.
+    """
     if keras.backend.backend() != "torch" or padding_mask.device.type != "cpu" or is_recording():
         return False  # what is compiled or recorded has a shape, and an accelerator would wait to count the tokens
-    return not bool(ops.all(ops.cast(padding_mask, "bool")))
+    return not bool(ops.all(ops.cast(padding_mask, "bool"))) and not has_packed_rows(ops.cast(padding_mask, "int32"))
 
 
-def pack_tokens(hidden: Tensor, padding_mask: Tensor) -> Tensor:
+def unpad_inputs(hidden: Tensor, padding_mask: Tensor) -> Tensor:
     """Return the real tokens of a batch, without padding.
 
     Args:
         hidden: PyTorch tensor, (batch, length, units).
-        padding_mask: int or bool, (batch, length). 1 for a real token.
+        padding_mask: int or bool, (batch, length). Above 0 for a real token.
     Returns:
         (tokens, units), row by row.
     """
     return _row_functions()[0].apply(hidden.reshape(-1, hidden.shape[-1]), _find_places(padding_mask))
 
 
-def unpack_tokens(tokens: Tensor, padding_mask: Tensor) -> Tensor:
-    """Invert `pack_tokens`, with zeros for padding."""
+def pad_inputs(tokens: Tensor, padding_mask: Tensor) -> Tensor:
+    """Invert `unpad_inputs`, with zeros for padding."""
     batch, length = padding_mask.shape
     spread = _row_functions()[1].apply(tokens, _find_places(padding_mask), batch * length)
     return spread.reshape(batch, length, tokens.shape[-1])
 
 
 def map_rows(function: Callable, tokens: Tensor, padding_mask: Tensor) -> Tensor:
-    """Apply a function of whole rows to packed tokens, in groups of neighbouring rows.
+    """Apply a function of whole rows to tokens without padding, in groups of neighbouring rows.
 
     A group is as wide as its longest row, so there is little padding if rows are sorted by length.
 
@@ -51,8 +54,8 @@ def map_rows(function: Callable, tokens: Tensor, padding_mask: Tensor) -> Tensor
     groups = [_cut_width(rows) for rows in padding_mask.tensor_split(GROUPS)]
     groups = [rows for rows in groups if rows.numel()]
     parts = tokens.split([len(rows.nonzero()) for rows in groups])
-    found = [function(unpack_tokens(part, rows), rows) for part, rows in zip(parts, groups, strict=True)]
-    return ops.concatenate([pack_tokens(part, rows) for part, rows in zip(found, groups, strict=True)])
+    found = [function(pad_inputs(part, rows), rows) for part, rows in zip(parts, groups, strict=True)]
+    return ops.concatenate([unpad_inputs(part, rows) for part, rows in zip(found, groups, strict=True)])
 
 
 def _cut_width(padding_mask: Tensor) -> Tensor:

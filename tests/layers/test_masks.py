@@ -1,0 +1,116 @@
+"""The contract of the padding mask: which keys a query may attend to, and where positions start again."""
+
+from itertools import product
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_flow.backends.tracing import assume_packed_rows
+from keras_bert_flow.layers.masks import AttentionBias, attention_bias, text_positions
+from keras_bert_flow.layers.patterns import (
+    FULL,
+    LEARNED,
+    Alibi,
+    Blocks,
+    Causal,
+    Permutation,
+    Rotary,
+    Window,
+    describe_kind,
+    make_pattern,
+    make_positions,
+)
+
+MASKED = np.float32(-1e9)
+# Two texts and padding; one text; three of one token; nothing but padding; padding before and between two texts.
+PACKED = np.array([[1, 1, 1, 2, 2, 0], [1] * 6, [1, 2, 3, 0, 0, 0], [0] * 6, [0, 4, 4, 0, 5, 5]], "int32")
+PLAIN = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]], "int32")
+POSITIONS = np.array(
+    [[0, 1, 2, 0, 1, 5], [0, 1, 2, 3, 4, 5], [0, 0, 0, 3, 4, 5], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1]]
+)
+# pattern → whether a query may attend to a key, by their positions in a text
+RULES = {
+    FULL: lambda query, key: True,
+    Window(1): lambda query, key: abs(query - key) <= 1,
+    Window(0, num_global=1): lambda query, key: query == key or 0 in (query, key),
+    Blocks(2, num_neighbours=0): lambda query, key: query // 2 == key // 2,
+    Blocks(1, num_global=1): lambda query, key: abs(query - key) <= 1 or 0 in (query, key),
+    Causal(): lambda query, key: key <= query,
+}
+
+
+def read(tensor):
+    return keras.ops.convert_to_numpy(tensor)
+
+
+def test_positions_start_again_with_each_text():
+    np.testing.assert_array_equal(read(text_positions(PACKED)), POSITIONS)
+    for mask in (PLAIN, PLAIN.astype(bool)):
+        np.testing.assert_array_equal(read(text_positions(mask)), np.tile(np.arange(4), (4, 1)))
+
+
+@pytest.mark.parametrize("pattern", RULES, ids=repr)
+@pytest.mark.parametrize("mask", [PACKED, PLAIN], ids=["packed", "plain"])
+def test_bias_is_zero_where_a_query_may_attend(mask, pattern):
+    bias = read(attention_bias(mask, pattern))
+    bias = np.broadcast_to(bias, (len(mask), 1, mask.shape[1], mask.shape[1]))[:, 0]
+    positions = read(text_positions(mask))
+    for row, query, key in product(range(len(mask)), *[range(mask.shape[1])] * 2):
+        texts = mask[row, query], mask[row, key]
+        if texts[0] == 0:  # padding: whatever it attends to, it is finite
+            assert bias[row, query, key] in (0, MASKED)
+            continue
+        allowed = texts[0] == texts[1] and RULES[pattern](positions[row, query], positions[row, key])
+        assert bias[row, query, key] == (0 if allowed else MASKED), (row, query, key)
+
+
+def test_padding_attends_to_all_keys_of_its_row():
+    np.testing.assert_array_equal(read(attention_bias(PACKED))[0, 0, 5], np.where(PACKED[0], 0, MASKED))
+
+
+def test_order_of_a_permutation_is_given_with_the_batch():
+    order, mask = np.array([[2, 0, 1, 3]], "int32"), np.array([[1, 1, 1, 0]], "int32")
+    content, query = (read(attention_bias(mask, Permutation(itself), order))[0, 0, :3] == 0 for itself in (True, False))
+    np.testing.assert_array_equal(content, [[1, 1, 1, 0], [0, 1, 0, 0], [0, 1, 1, 0]])
+    np.testing.assert_array_equal(query, [[0, 1, 1, 0], [0, 0, 0, 0], [0, 1, 0, 0]])
+
+
+def test_what_is_assumed_of_rows_is_not_looked_up():
+    with assume_packed_rows(False):
+        assert tuple(attention_bias(PACKED).shape) == (5, 1, 1, 6)
+    with assume_packed_rows(True):
+        np.testing.assert_array_equal(read(attention_bias(PLAIN))[:, :, :1], read(attention_bias(PLAIN))[:, :, :1])
+        assert tuple(attention_bias(PLAIN).shape) == (4, 1, 4, 4)
+
+
+@pytest.mark.parametrize("pattern", RULES, ids=repr)
+def test_pattern_is_data(pattern):
+    assert make_pattern(describe_kind(pattern)) == pattern and {pattern: 1}[make_pattern(describe_kind(pattern))]
+
+
+@pytest.mark.parametrize("positions", [LEARNED, Rotary(160000.0), Alibi()], ids=repr)
+def test_positions_are_data(positions):
+    assert make_positions(describe_kind(positions)) == positions
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Window(-1), "`radius` must be at least 0. Received: radius=-1"),
+        (lambda: Window(1, num_global=-1), "`num_global` must be at least 0"),
+        (lambda: Blocks(0), "`size` must be at least 1. Received: size=0. Try size=1"),
+        (lambda: Rotary(0.0), "`theta` must be above 0. Received: theta=0.0"),
+        (lambda: make_pattern({"kind": "Wide"}), "`kind` must be one of Full, Window, .*Received: 'Wide'"),
+    ],
+)
+def test_data_that_says_nothing_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_layer_says_its_shape_and_is_built_from_its_config():
+    layer = AttentionBias(Window(1), name="bias")
+    assert tuple(layer(keras.KerasTensor((None, 6), dtype="int32")).shape) == (None, 1, 6, 6)
+    twin = AttentionBias.from_config(layer.get_config())
+    np.testing.assert_array_equal(read(twin(PACKED)), read(attention_bias(PACKED, Window(1))))
