@@ -7,6 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.attention import attend
 from keras_bert_flow.backends.fused import drop_values, fuse
 from keras_bert_flow.backends.products import matmul, split_heads
 from keras_bert_flow.backends.unpadding import map_rows
@@ -238,14 +239,21 @@ class MultiHeadSelfAttention(ShapedLayer):
         training: bool | None = None,
     ) -> Tensor:
         """Return the attention output, (batch, length, hidden), from the fused query, key and value."""
-        length, num_heads = ops.shape(fused)[1], self.shape.num_heads
         bias = attention_bias(padding_mask, self.pattern) if bias is None else bias
+        is_dropped = training and self.shape.attention_dropout_rate > 0
+        dropout = self.dropout.draw() if is_dropped else None
+        compute = partial(self._attend_densely, relative=relative, dropped=dropout[1] if dropout else 0)
+        if type(self.positions) is not Learned:  # the fused kernels take no scores
+            return compute(fused, bias, dropout[0] if dropout else None)
+        return attend(fused, bias, self.shape.num_heads, compute, dropout)
+
+    def _attend_densely(
+        self, fused: Tensor, bias: Tensor, seed: Tensor | None, relative: Tensor | None, dropped: int
+    ) -> Tensor:
+        length, num_heads = ops.shape(fused)[1], self.shape.num_heads
         query, key, value = split_heads(fused, length, num_heads, self.shape.head_dim)
         scores = self._score(query, key, relative)  # (batch, heads, query, key)
-        if training and self.shape.attention_dropout_rate > 0:
-            probabilities = softmax_and_drop(scores, bias, *self.dropout.draw())
-        else:
-            probabilities = masked_softmax(scores, bias)
+        probabilities = softmax_and_drop(scores, bias, seed, dropped) if dropped else masked_softmax(scores, bias)
         context = matmul(ops.cast(probabilities, value.dtype), value)  # (batch, heads, query, head_dim)
         return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.shape.hidden_dim))
 

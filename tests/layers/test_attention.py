@@ -44,7 +44,7 @@ def test_attention_padded_queries_still_attend():
 def test_attention_softmax_computes_in_float32_under_bfloat16():
     scores = keras.ops.cast(RNG.normal(scale=3, size=(2, 3, 4, 128)).astype("float32"), "bfloat16")
     mask = (np.arange(128) < [[128], [100]]).astype("int32")
-    got = masked_softmax(scores, attention_bias(mask))
+    got = masked_softmax(scores, attention_bias(mask)[:, :, :1])
     assert keras.backend.standardize_dtype(got.dtype) == "bfloat16"
     exact = keras.ops.convert_to_numpy(keras.ops.cast(scores, "float32")).astype("float64")
     exact = softmax(np.where(mask[:, None, None, :], exact, -np.inf), axis=-1)
