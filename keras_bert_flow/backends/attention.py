@@ -48,7 +48,7 @@ def attend(
 def find_kernel(dtype: str, tensor: Tensor) -> Callable[..., Tensor] | None:
     """Return a fused kernel for tensors of a dtype where there is one; on JAX if the program is for a GPU."""
     if keras.backend.backend() == "jax":
-        return _attend_by_cudnn if dtype in HALF and _has_cudnn() else None
+        return _attend_by_cudnn if dtype in HALF and has_cudnn() else None
     if keras.backend.backend() == "torch":
         return _attend_by_torch if tensor.device.type == "cuda" else None
     return None
@@ -56,7 +56,7 @@ def find_kernel(dtype: str, tensor: Tensor) -> Callable[..., Tensor] | None:
 
 def name_kernel(dtype: str, device: str) -> str:
     """Return the name of the kernel that attention uses for a dtype on a device, `cpu`, `gpu` or `tpu`, for the log."""
-    if device == "gpu" and keras.backend.backend() == "jax" and dtype in HALF and _has_cudnn():
+    if device == "gpu" and keras.backend.backend() == "jax" and dtype in HALF and has_cudnn():
         return "cudnn flash"
     return "scaled_dot_product_attention" if device == "gpu" and keras.backend.backend() == "torch" else "dense"
 
@@ -108,8 +108,8 @@ def _keep(value: Tensor, is_kept: Tensor | None) -> Tensor:
     return value if is_kept is None else ops.cast(ops.cast(value, "float32") * is_kept, value.dtype)
 
 
-def _attend_by_cudnn(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
-    """Return (batch, length, heads, head_dim) by cuDNN's flash attention.
+def _attend_by_cudnn(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, implementation: Any = "cudnn") -> Tensor:
+    """Return (batch, length, heads, head_dim) by cuDNN's flash attention, or by `xla` for a comparison elsewhere.
 
     Source: Dao et al. 2022, arXiv:2205.14135.
     """
@@ -117,11 +117,11 @@ def _attend_by_cudnn(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) ->
 
     batch, length, _, _ = query.shape
     bias = jax.numpy.broadcast_to(bias.astype(query.dtype), (batch, 1, length, length))
-    return jax.nn.dot_product_attention(query, key, value, bias=bias, implementation="cudnn")
+    return jax.nn.dot_product_attention(query, key, value, bias=bias, implementation=implementation)
 
 
 @cache
-def _has_cudnn() -> bool:
+def has_cudnn() -> bool:
     """Return whether JAX can compile for cuDNN, which it says when it traces a call."""
     import jax
 

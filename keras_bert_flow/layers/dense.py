@@ -8,6 +8,7 @@ import keras
 
 from keras_bert_flow.backends.fused import drop_values, dropped_steps, fuse
 from keras_bert_flow.backends.products import matmul, project
+from keras_bert_flow.backends.residual import keep_inputs
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shape
 
@@ -47,7 +48,9 @@ def _gelu_tanh(inputs: Tensor) -> Tensor:
     return keras.ops.gelu(inputs, approximate=True)
 
 
-_TRAINING_FORMS: dict[Callable, Callable] = {function: fuse(function) for function in (_gelu_erf, _gelu_tanh)}
+_TRAINING_FORMS: dict[Callable, Callable] = {
+    function: fuse(keep_inputs(function)) for function in (_gelu_erf, _gelu_tanh)
+}
 
 
 # Initializers of weight matrices.

@@ -1,0 +1,125 @@
+"""Fused attention is the dense one, forward and in its gradient; dropout takes keys at its rate."""
+
+from functools import partial
+
+import keras
+import numpy as np
+import pytest
+
+from keras_bert_flow.backends import attention as kernels
+from keras_bert_flow.backends.fused import dropped_steps
+from keras_bert_flow.layers.attention import MultiHeadSelfAttention
+from keras_bert_flow.layers.masks import attention_bias
+from keras_bert_flow.layers.patterns import FULL, Blocks, Causal, Window
+from keras_bert_flow.layers.shape import EncoderShape
+
+BACKEND = keras.backend.backend()
+pytestmark = pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow has the dense kernel alone")
+
+HEADS, WIDTH, LENGTH = 3, 24, 10
+SHAPE = EncoderShape(
+    vocabulary_size=9, num_layers=1, num_heads=HEADS, hidden_dim=WIDTH, intermediate_dim=8, attention_dropout_rate=0.0
+)
+MASK = np.array([[1] * LENGTH, [1] * 4 + [2] * 5 + [0], [0] * LENGTH, [1] * 3 + [0] * 7], "int32")
+RNG = np.random.default_rng(4)
+FUSED, WEIGHTS = (RNG.normal(size=(4, LENGTH, units)).astype("float32") for units in (3 * WIDTH, WIDTH))
+
+
+def read(tensor):
+    return keras.ops.convert_to_numpy(keras.ops.cast(tensor, "float32"))
+
+
+def kernel_here():
+    """Return the kernel of the GPU; on JAX the same function computed by XLA."""
+    return kernels._attend_by_torch if BACKEND == "torch" else partial(kernels._attend_by_cudnn, implementation="xla")
+
+
+def differentiate(function, fused, dtype):
+    """Return the values of a function of `fused` and the gradient of their weighted sum."""
+    if BACKEND == "torch":
+        import torch
+
+        given = torch.tensor(fused).to(getattr(torch, dtype)).requires_grad_()
+        values = function(given)
+        (values.float() * torch.tensor(WEIGHTS)).sum().backward()
+        return read(values.detach()), read(given.grad)
+    import jax
+
+    given = jax.numpy.asarray(fused, dtype)
+    values, gradient = jax.jit(
+        lambda given: (function(given), jax.grad(lambda x: (function(x).astype("float32") * WEIGHTS).sum())(given))
+    )(given)
+    return read(values), read(gradient)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 3e-2)])
+@pytest.mark.parametrize("pattern", [FULL, Window(2), Window(1, num_global=1), Blocks(3), Causal()], ids=repr)
+def test_fused_attention_is_the_dense_one(pattern, dtype, tolerance):
+    layer = MultiHeadSelfAttention(SHAPE, pattern=pattern, dtype=dtype, name="attention")
+    bias = attention_bias(keras.ops.convert_to_tensor(MASK), pattern)
+    dense = partial(layer._attend_densely, bias=bias, seed=None, relative=None, dropped=0)
+    fused = partial(kernels._attend_fused, bias=bias, seed=None, num_heads=HEADS, dropped=0, kernel=kernel_here())
+    expected, expected_gradient = differentiate(dense, FUSED, dtype)
+    found, gradient = differentiate(fused, FUSED, dtype)
+    # A row of nothing but padding has no defined output: only that it is finite.
+    assert np.isfinite(found).all() and np.isfinite(gradient).all()
+    real = MASK > 0
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found[real], expected[real], atol=tolerance * scale)
+    if dtype == "float32":  # gradients of padding queries, which attend to whatever is there, reach real keys
+        rows = MASK.all(axis=1)
+        np.testing.assert_allclose(gradient[rows], expected_gradient[rows], atol=1e-5 * np.abs(expected_gradient).max())
+
+
+def test_dropout_takes_keys_from_all_queries_at_its_rate():
+    keys, rate = 4000, 0.25
+    fused = np.zeros((1, keys, 3 * HEADS), "float32").reshape(1, keys, HEADS, 3)
+    fused[..., 2] = 1.0  # each key has the value 1, and no query prefers one
+    seed = keras.ops.convert_to_tensor(np.array([3, 5], "uint32"))
+    bias = keras.ops.zeros((1, 1, 1, keys))
+    seen = []
+
+    def keep(query, key, value, bias):
+        seen.append(read(value))
+        return value
+
+    given = keras.ops.convert_to_tensor(fused.reshape(1, keys, 3 * HEADS))
+    kernels._attend_fused(given, bias, seed, HEADS, dropped_steps(rate), keep)
+    values = seen[0][0, :, :, 0]  # (key, head)
+    assert set(np.unique(values.round(4))) == {0.0, np.float32(round(1 / (1 - rate), 4))}
+    # Five standard errors of a share of 12,000 draws
+    assert abs((values == 0).mean() - rate) < 5 * np.sqrt(rate * (1 - rate) / values.size)
+    assert 0.04 < ((values[:, 0] == 0) & (values[:, 1] == 0)).mean() < 0.09  # heads drop keys of their own: 1/16
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="programs of JAX are for a device that may be another")
+def test_program_for_this_device_has_the_dense_kernel(monkeypatch):
+    import jax
+
+    monkeypatch.setattr(kernels, "has_cudnn", lambda: True)
+    monkeypatch.setattr(kernels, "_attend_by_cudnn", partial(kernels._attend_by_cudnn, implementation="xla"))
+    layer = MultiHeadSelfAttention(SHAPE, dtype="bfloat16", name="attention")
+    bias = attention_bias(MASK)
+    dense = partial(layer._attend_densely, relative=None, dropped=0)
+    given = jax.numpy.asarray(FUSED, "bfloat16")
+    found = jax.jit(lambda fused: kernels.attend(fused, bias, HEADS, dense, None))(given)
+    np.testing.assert_array_equal(read(found), read(jax.jit(lambda fused: dense(fused, bias, None))(given)))
+
+
+def test_kernel_is_named():
+    assert kernels.name_kernel("float32", "cpu") == "dense"
+    assert kernels.name_kernel("float32", "gpu") == ("dense" if BACKEND == "jax" else "scaled_dot_product_attention")
+
+
+@pytest.mark.skipif(BACKEND != "jax" or not kernels.has_cudnn(), reason="needs cuDNN")
+def test_cudnn_is_the_dense_kernel():
+    import jax
+
+    if jax.default_backend() != "gpu":
+        pytest.skip("needs a GPU")
+    layer = MultiHeadSelfAttention(SHAPE, dtype="bfloat16", name="attention")
+    bias = attention_bias(keras.ops.convert_to_tensor(MASK))
+    dense = partial(layer._attend_densely, bias=bias, seed=None, relative=None, dropped=0)
+    compute = partial(kernels.attend, bias=bias, num_heads=HEADS, dense=layer._attend_densely, dropout=None)
+    expected, found = (differentiate(function, FUSED, "bfloat16")[0] for function in (dense, compute))
+    np.testing.assert_allclose(found[MASK > 0], expected[MASK > 0], atol=3e-2 * np.abs(expected).max())
