@@ -57,7 +57,7 @@ ALLOWED = {
     "tuning": "config files optuna",
     "checks": (
         "config console conversion data distribution files installed models prediction records results stores tasks "
-        "text training numpy scipy yaml"
+        "text training jax jax_plugins keras numpy scipy yaml"  # JAX where a step is compiled for a device
     ),
     "beam_jobs": "config console files records results stores text apache_beam numpy zstandard",
     "flows": EVERYTHING,

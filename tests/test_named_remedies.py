@@ -47,7 +47,15 @@ OTHERS = {
 }
 PLACEHOLDERS = {"key": "any setting", "license": "of a model card"}
 # Options of other programs, and of every one of ours.
-THEIRS = {"upgrade": "pip", "nproc-per-node": "torchrun", "watch": "prefect", "runner": "Apache Beam", "help": "all"}
+THEIRS = {
+    "upgrade": "pip",
+    "no-deps": "pip",
+    "target": "pip",
+    "nproc-per-node": "torchrun",
+    "watch": "prefect",
+    "runner": "Apache Beam",
+    "help": "all",
+}
 
 
 def find_faults(text: str) -> Iterator[str]:

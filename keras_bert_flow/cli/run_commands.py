@@ -30,6 +30,7 @@ from keras_bert_flow.cli.options import (
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import MatrixConfig, PipelineConfig, list_cells
+from keras_bert_flow.config.pretraining import AUTO
 from keras_bert_flow.console.job_progress import is_told
 from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
@@ -83,9 +84,21 @@ def run(
     set: Overrides = None,
     backend: ChosenBackend = None,
     plan: Annotated[bool, typer.Option("--plan", help="Print stages, keys and estimates, but run nothing.")] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            metavar="NAME",
+            help="With --plan: compile the pre-training step for a GPU or TPU slice, such as h100 or v5e-8.",
+        ),
+    ] = None,
 ) -> None:
     """Run the whole pipeline, from text to report, as a Prefect flow; finished stages are cached."""
     config = choose_file(config, file, "the argument")
+    if device is not None:
+        from keras_bert_flow.checks.ahead import check_device, describe_device
+
+        check_device(device, plan)
     if config is None:
         raise ValueError(
             "A run must have a configuration file. Received: none. Try kbf configs copy quickstart, then kbf run "
@@ -93,6 +106,11 @@ def run(
         )
     opening = load_config(config, set or ())
     if opening.matrix is not None:
+        if device is not None:
+            raise ValueError(
+                f"`--device` must go with one run. Received: --device {device}, and a configuration with `matrix`. "
+                "Set what differs with --set, and leave out `matrix`."
+            )
         _run_matrix(config, opening.matrix, set or [], backend, plan)
         return
     if is_told() and not plan:
@@ -105,6 +123,10 @@ def run(
         return
     if plan:
         _show_plan(settings, task)
+        if device is not None:
+            with working(f"Compiling a step for {device}"):
+                lines = describe_device(settings, device, opening.pretraining.precision != AUTO)
+            show("\n".join(["", *lines]), keep="\n")
         command = [option for change in set or () for option in ("--set", change)]
         say_next("run", config, *command, *(["--backend", backend] if backend else []))
         return

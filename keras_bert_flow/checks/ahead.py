@@ -1,0 +1,210 @@
+"""Compile the pre-training step of a configuration for a device that is not here: `kbf run --plan --device NAME`.
+
+XLA's compilers for GPUs and TPUs come with wheels that need no device. They lie in a folder of their own, because JAX
+looks for a GPU whenever it finds them among the installed packages. The step is that of `kbf pretrain` on JAX, data
+parallel over the chips of a slice, compiled by a process of its own.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from keras_bert_flow.checks.devices import GPU, TPU, Device, find_device, read_program
+from keras_bert_flow.config.pipeline import PipelineConfig
+
+COMPILERS = "KBF_COMPILERS"  # names the folder of the wheels
+DEFAULT_FOLDER = "~/.cache/keras-bert-flow/compilers"
+# CUDA 12: the packages of the compiler, of its assembler, and of cuDNN, whose attention the step uses
+GPU_WHEELS = (
+    "jax-cuda12-pjrt=={jax} jax-cuda12-plugin=={jax} nvidia-cuda-nvcc-cu12 nvidia-cudnn-cu12 "
+    "nvidia-cuda-runtime-cu12 nvidia-cuda-cupti-cu12 nvidia-nvjitlink-cu12"
+)
+TPU_WHEELS = "libtpu"
+FITS = 0.92  # of a chip's memory: the rest is the runtime's
+TIMEOUT_SECONDS = 1800
+
+
+def describe_device(config: PipelineConfig, name: str, has_own_precision: bool = True) -> list[str]:
+    """Return lines on what the pre-training of a configuration takes on a device, one block per phase.
+
+    Args:
+        has_own_precision: whether the configuration says its precision; if not, it is the best of this machine, and
+            the device computes in mixed bfloat16.
+    Raises:
+        ValueError: there is no such device, the step does not compile for it, or the wheels of the compiler are
+            missing; the message has the command to install them.
+        ModuleNotFoundError: JAX is missing.
+    """
+    device = find_device(name)
+    folder = find_compilers(device)
+    if not has_own_precision:
+        settings = config.pretraining.model_copy(update={"precision": "mixed_bfloat16"})
+        config = config.model_copy(update={"pretraining": settings})
+    return [line for phase in config.phases for line in _describe(phase, device, _compile(phase, device, folder))]
+
+
+def check_device(name: str, is_planned: bool) -> None:
+    """Raise an error unless a plan is asked for, the device is known and its compiler is there."""
+    if not is_planned:
+        raise ValueError(f"`--device` must go with --plan: nothing runs there. Received: --device {name}. Add --plan.")
+    find_compilers(find_device(name))
+
+
+def find_compilers(device: Device) -> Path:
+    """Return the folder of the compiler's wheels; errors as for `describe_device`."""
+    try:
+        installed = version("jax")
+    except PackageNotFoundError as error:
+        raise ModuleNotFoundError("--device compiles with jax", name="jax") from error
+    folder = Path(os.environ.get(COMPILERS) or DEFAULT_FOLDER).expanduser()
+    wanted = folder / ("jax_plugins/xla_cuda12" if device.kind == GPU else "libtpu/libtpu.so")
+    if not wanted.exists():
+        wheels = GPU_WHEELS.format(jax=installed) if device.kind == GPU else TPU_WHEELS
+        raise ValueError(
+            f"--device {device.name} needs a compiler for it in the folder that ${COMPILERS} names. Received: none in "
+            f"{folder}. pip install --no-deps --target {folder} {wheels}"
+        )
+    return folder
+
+
+def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, Any]:
+    """Compile in a process of its own, and return what it found; see `main`."""
+    libraries = [str(path) for path in sorted(folder.glob("nvidia/*/lib"))]
+    flags = [os.environ.get("XLA_FLAGS", "")]
+    if device.kind == GPU:  # tuning would run kernels
+        flags += [f"--xla_gpu_cuda_data_dir={folder}/nvidia/cuda_nvcc", "--xla_gpu_autotune_level=0"]
+    surroundings = {
+        "KERAS_BACKEND": "jax",
+        "JAX_PLATFORMS": "cpu",
+        "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_LIBRARY_PATH": str(folder / "libtpu" / "libtpu.so"),
+        "XLA_FLAGS": " ".join(filter(None, flags)),
+        "PATH": os.pathsep.join([str(folder / "nvidia/cuda_nvcc/bin"), os.environ.get("PATH", "")]),
+        "LD_LIBRARY_PATH": os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead", device.name, str(folder)],
+        input=config.model_dump_json(),
+        env=os.environ | surroundings,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_SECONDS,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    if done.returncode or not lines:
+        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+        raise ValueError(f"The step must compile for {device.name}. Received: {reason[:300]}")
+    return json.loads(lines[-1])
+
+
+def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> list[str]:
+    settings = config.pretraining
+    chips = f", {device.chips} chips" if device.chips > 1 else ""
+    used, there = found["memory_bytes"] / 2**30, device.memory_bytes / 2**30
+    fits = found["memory_bytes"] <= FITS * device.memory_bytes
+    remedy = "" if fits else f" {_advise(config, device)}"
+    seconds = found["seconds"]
+    share = found["flops"] / (seconds * device.peak_flops)
+    lines = [
+        f"On {device.name}{chips}, {settings.precision}, {settings.batch_size} sequences of "
+        f"{found['sequence_length']} tokens a step, compiled for it in {found['compile_seconds']:.0f} s:",
+        f"Memory: {used:.2f} GiB a chip of {there:.1f}: {'fits' if fits else 'does not fit'}.{remedy}",
+        f"Step: {found['kernels']:,} kernels move {found['moved_bytes'] / 1e9:.1f} GB and multiply "
+        f"{found['flops'] / 1e12:.2f} TFLOP a chip: {seconds * 1e3:.1f} ms at best, {share:.0%} of the peak.",
+    ]
+    for kind, (count, moved) in sorted(found["collectives"].items()):
+        lines.append(f"Between chips: {count:,.0f} {kind} of {moved / 1e6:.1f} MB a step, not in the time above.")
+    hours = seconds * settings.total_steps / 3600
+    lines.append(f"Run: {settings.total_steps:,} steps take {hours:.2f} hours at best, without reading and saving.")
+    return lines
+
+
+def _advise(config: PipelineConfig, device: Device) -> str:
+    settings = config.pretraining
+    if not settings.rematerialise:
+        return "Set pretraining.rematerialise=true, which keeps less for the gradients."
+    if settings.batch_size > device.chips:
+        return (
+            f"Set pretraining.batch_size={settings.batch_size // 2} and "
+            f"pretraining.accumulate_batches={settings.accumulate_batches * 2}."
+        )
+    return "Take a smaller model, or a device with more memory."
+
+
+def main(name: str, folder: str) -> None:
+    """Compile the step of the configuration on standard input, and print what it takes as one line of JSON."""
+    sys.path.insert(0, folder)
+    device = find_device(name)
+    config = PipelineConfig.model_validate_json(sys.stdin.read())
+    if config.pretraining.precision == "float32" and device.kind == GPU:
+        device = replace(device, peak_flops=device.peak_flops / 2)  # of TF32, which JAX takes for float32 there
+    import jax
+    import keras
+    import numpy as np
+    from jax.experimental import topologies
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
+
+    if device.kind == GPU:
+        import jax_plugins.xla_cuda12
+
+        with suppress(jax.errors.JaxRuntimeError):  # JAX has found the plugin by itself, and refuses the second
+            jax_plugins.xla_cuda12.initialize()
+        described = topologies.get_topology_desc(platform="cuda", topology=device.topology, target_config=device.target)
+    else:
+        described = topologies.get_topology_desc(device.topology, TPU)
+    keras.config.set_dtype_policy(config.pretraining.precision)
+    model = make_pretrainer(config.model, config.vocabulary.size, config.records.objective, config.pretraining)
+    compile_pretrainer(model, config)
+    batch = _make_batch(model, config)
+    model._symbolic_build(data_batch=batch)  # of Keras' trainers; there is no public way to build losses and metrics
+    model.optimizer.build(model.trainable_variables)
+    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
+    state = tuple([variable.value for variable in group] for group in (*groups, model.metrics_variables))
+    chips = Mesh(np.array(described.devices), ("batch",))
+    everywhere, divided = NamedSharding(chips, PartitionSpec()), NamedSharding(chips, PartitionSpec("batch"))
+    shapes = jax.tree.map(lambda value: jax.ShapeDtypeStruct(value.shape, value.dtype), (state, batch))
+    started_at = time.monotonic()
+    step = jax.jit(model.train_step, in_shardings=(everywhere, divided), donate_argnums=0)
+    compiled = step.lower(*shapes).compile()
+    memory, program = compiled.memory_analysis(), read_program(compiled.as_text(), device)
+    result = vars(program) | {
+        "memory_bytes": memory.temp_size_in_bytes + memory.argument_size_in_bytes,
+        "compile_seconds": time.monotonic() - started_at,
+        "sequence_length": batch[0]["token_ids"].shape[1],
+    }
+    sys.stdout.write(f"{json.dumps(result)}\n")
+    sys.stdout.flush()
+    os._exit(0)  # the plugins of devices that are not here do not always end
+
+
+def _make_batch(model: Any, config: PipelineConfig) -> tuple[Any, ...]:
+    """Return a batch of zeros in the shapes of a configuration: inputs, labels and their weights."""
+    import numpy as np
+
+    settings, records = config.pretraining, config.records
+    length, rows = settings.sequence_length or records.sequence_length, settings.batch_size
+    share, masks = settings.masked_fraction, records.max_predictions
+    if share is not None:
+        masks = max(1, round(length * share))
+    per_row = ("mask_positions", "mask_ids", "replacement_draws")
+    x = {
+        name: np.zeros((rows, masks if name in per_row else length), tensor.dtype)
+        for name, tensor in model.input.items()
+    }
+    places = {"mlm": (rows, masks), "nsp": (rows,), "rtd": (rows, length), "words": (rows, 1)}
+    y = {name: np.zeros(places[name], "int32") for name in model.output}
+    return x, y, {name: np.ones(places[name], "float32") for name in model.output}
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
