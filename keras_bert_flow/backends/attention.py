@@ -18,6 +18,7 @@ from keras_bert_flow.backends.fused import drop_values
 from keras_bert_flow.backends.values import Tensor
 
 HALF = ("bfloat16", "float16")
+LEAST_HALF = -30000.0  # far below any score, and a number of float16
 
 
 def attend(
@@ -54,13 +55,6 @@ def find_kernel(dtype: str, tensor: Tensor) -> Callable[..., Tensor] | None:
     return None
 
 
-def name_kernel(dtype: str, device: str) -> str:
-    """Return the name of the kernel that attention uses for a dtype on a device, `cpu`, `gpu` or `tpu`, for the log."""
-    if device == "gpu" and keras.backend.backend() == "jax" and dtype in HALF and has_cudnn():
-        return "cudnn flash"
-    return "scaled_dot_product_attention" if device == "gpu" and keras.backend.backend() == "torch" else "dense"
-
-
 def _attend_fused(
     fused: Tensor, bias: Tensor, seed: Tensor | None, num_heads: int, dropped: int, kernel: Callable[..., Tensor]
 ) -> Tensor:
@@ -68,6 +62,8 @@ def _attend_fused(
     is_kept = None
     if dropped:
         is_kept = drop_values(ops.ones((batch, length, num_heads, 1), dtype="float32"), seed, dropped)
+    # The bias of padding is beyond the numbers of float16, and a row of nothing but infinities has no softmax.
+    bias = ops.cast(ops.maximum(bias, LEAST_HALF), fused.dtype)
     context = kernel(*_split_parts(fused, is_kept, num_heads), bias)
     return ops.reshape(context, (batch, length, width // 3))
 
@@ -116,7 +112,7 @@ def _attend_by_cudnn(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, im
     import jax
 
     batch, length, _, _ = query.shape
-    bias = jax.numpy.broadcast_to(bias.astype(query.dtype), (batch, 1, length, length))
+    bias = jax.numpy.broadcast_to(bias, (batch, 1, length, length))
     return jax.nn.dot_product_attention(query, key, value, bias=bias, implementation=implementation)
 
 
@@ -138,5 +134,5 @@ def _attend_by_torch(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) ->
     import torch
 
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # (batch, heads, length, head_dim)
-    found: Any = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias.to(query.dtype))
+    found: Any = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias)
     return found.transpose(1, 2)

@@ -50,6 +50,7 @@ def test_positions_start_again_with_each_text():
         np.testing.assert_array_equal(read(text_positions(mask)), np.tile(np.arange(4), (4, 1)))
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("pattern", RULES, ids=repr)
 @pytest.mark.parametrize("mask", [PACKED, PLAIN], ids=["packed", "plain"])
 def test_bias_is_zero_where_a_query_may_attend(mask, pattern):
@@ -84,16 +85,19 @@ def test_what_is_assumed_of_rows_is_not_looked_up():
         assert tuple(attention_bias(PLAIN).shape) == (4, 1, 4, 4)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("pattern", RULES, ids=repr)
 def test_pattern_is_data(pattern):
     assert make_pattern(describe_kind(pattern)) == pattern and {pattern: 1}[make_pattern(describe_kind(pattern))]
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("positions", [LEARNED, Rotary(160000.0), Alibi()], ids=repr)
 def test_positions_are_data(positions):
     assert make_positions(describe_kind(positions)) == positions
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -35,6 +35,7 @@ def set_projections(layer, parts, biases):
     layer.query_key_value.bias.assign(np.stack(biases, axis=1).reshape(3 * WIDTH))
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("theta", [10000.0, 160000.0])
 def test_rotation_is_that_of_modernbert(theta):
     from transformers.models.modernbert import modeling_modernbert as theirs
@@ -48,6 +49,7 @@ def test_rotation_is_that_of_modernbert(theta):
     np.testing.assert_allclose(read(rotate(keras.ops.convert_to_tensor(vectors), theta)), expected.numpy(), atol=1e-6)
 
 
+@pytest.mark.any_backend
 def test_rotated_scores_depend_on_distances_alone():
     query, key = (np.tile(draw(1, 1, 1, 16), (1, 1, LENGTH, 1)) for _ in range(2))
     query, key = (read(rotate(keras.ops.convert_to_tensor(vectors), 100.0)) for vectors in (query, key))
@@ -61,6 +63,7 @@ def test_odd_heads_are_not_rotated():
         rotate(np.zeros((1, 1, 2, 5), "float32"), 10000.0)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize("heads", [1, 2, 8, 12, 20])
 def test_slopes_are_those_of_bloom(heads):
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
@@ -73,6 +76,7 @@ def test_slopes_are_those_of_bloom(heads):
     np.testing.assert_array_equal(bias, bias.swapaxes(2, 3))
 
 
+@pytest.mark.any_backend
 def test_shifted_scores_are_of_the_distance_of_query_and_key():
     distances = np.broadcast_to(np.arange(5, -5, -1, dtype="float32"), (1, 2, 5, 10))
     found = read(shift_distances(keras.ops.convert_to_tensor(distances)))
@@ -80,6 +84,7 @@ def test_shifted_scores_are_of_the_distance_of_query_and_key():
     assert tuple(make_sinusoids(5, 8).shape) == (10, 8)
 
 
+@pytest.mark.any_backend
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(256, 512), (4, 16), (32, 64)])
 def test_buckets_are_those_of_deberta(num_buckets, max_distance):
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
@@ -115,6 +120,7 @@ def test_attention_is_that_of_xlnet():
     np.testing.assert_allclose(read(layer(HIDDEN, MASK)), expected.transpose(0, 1).numpy(), atol=1e-5)
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(256, 512), (4, 16)])
 def test_attention_is_that_of_deberta(num_buckets, max_distance):
     from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
@@ -148,6 +154,7 @@ def test_attention_is_that_of_deberta(num_buckets, max_distance):
     np.testing.assert_allclose(found[MASK > 0], expected[MASK > 0], atol=1e-5)
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("positions", [Rotary(), Alibi(), TransformerXL(), Disentangled(4, 16)], ids=repr)
 def test_layer_comes_back_from_its_config(positions):
     layer = MultiHeadSelfAttention(replace(SHAPE, attention_dropout_rate=0.0), positions=positions, name="attention")

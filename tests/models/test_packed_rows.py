@@ -117,6 +117,7 @@ def compute(backbone, inputs, weights):
     return [keras.ops.convert_to_numpy(value) for value in (outputs, *map(keras.ops.convert_to_tensor, gradients))]
 
 
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_row_is_its_texts_alone(monkeypatch, kind):
     backbone = make_backbone(kind, monkeypatch)

@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from keras_bert_flow.backends import residual
 from keras_bert_flow.backends.fused import STEPS
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
-from keras_bert_flow.layers import attention, dense
-from keras_bert_flow.layers import attention as attention_module
+from keras_bert_flow.layers import attention, dense, masks
 from tests.oracles.numpy_bert import randomise_weights
 from tests.tasks.kinds import make_case
 from tests.training.finetune_cases import LENGTH, OF_ANY_LENGTH, SETTINGS, finetune_case, write_tiny_model
@@ -94,11 +94,9 @@ def test_steps_are_those_of_transformers_with_the_same_masks(model, tmp_path, mo
     def drop_there(values, p=0.5, training=True, inplace=False):
         return theirs.drop(values, dense.dropped_steps(p)) if training and p > 0 else values
 
-    for module in (dense, attention):
+    for module in (dense, attention, residual):
         monkeypatch.setattr(module, "drop_values", drop_here)
-    monkeypatch.setattr(
-        attention_module, "is_unpaddable", lambda padding_mask: False
-    )  # there padding takes masks as well
+    monkeypatch.setattr(masks, "is_unpaddable", lambda padding_mask: False)  # there padding takes masks as well
     monkeypatch.setattr(torch.nn.functional, "dropout", drop_there)
     found = finetune_both(model, tmp_path, name, dropout_rate=0.1, accumulate_batches=accumulate_batches)
     assert ours.count == theirs.count > 0
