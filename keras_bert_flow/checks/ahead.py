@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.checks.devices import GPU, TPU, Device, find_device, read_program
+from keras_bert_flow.checks.estimates import count_pieces, find_batch_widths
 from keras_bert_flow.config.pipeline import PipelineConfig
 
 COMPILERS = "KBF_COMPILERS"  # names the folder of the wheels
@@ -89,15 +90,21 @@ def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, 
         "PATH": os.pathsep.join([str(folder / "nvidia/cuda_nvcc/bin"), os.environ.get("PATH", "")]),
         "LD_LIBRARY_PATH": os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
     }
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead", device.name, str(folder)],
-        input=config.model_dump_json(),
-        env=os.environ | surroundings,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_SECONDS,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead", device.name, str(folder)],
+            input=config.model_dump_json(),
+            env=os.environ | surroundings,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(
+            f"The step must compile for {device.name} within {TIMEOUT_SECONDS // 60} minutes. Received: no program. "
+            "Try it on a machine that does nothing else."
+        ) from error
     lines = done.stdout.splitlines()
     if done.returncode or not lines:
         reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
@@ -163,7 +170,7 @@ def main(name: str, folder: str) -> None:
     else:
         described = topologies.get_topology_desc(device.topology, TPU)
     keras.config.set_dtype_policy(config.pretraining.precision)
-    model = make_pretrainer(config.model, config.vocabulary.size, config.records.objective, config.pretraining)
+    model = make_pretrainer(config.model, count_pieces(config), config.records.objective, config.pretraining)
     compile_pretrainer(model, config)
     batch = _make_batch(model, config)
     model._symbolic_build(data_batch=batch)  # of Keras' trainers; there is no public way to build losses and metrics
@@ -189,21 +196,23 @@ def main(name: str, folder: str) -> None:
 
 def _make_batch(model: Any, config: PipelineConfig) -> tuple[Any, ...]:
     """Return a batch of zeros in the shapes of a configuration: inputs, labels and their weights."""
+    import keras
     import numpy as np
 
-    settings, records = config.pretraining, config.records
-    length, rows = settings.sequence_length or records.sequence_length, settings.batch_size
-    share, masks = settings.masked_fraction, records.max_predictions
-    if share is not None:
-        masks = max(1, round(length * share))
-    per_row = ("mask_positions", "mask_ids", "replacement_draws")
+    from keras_bert_flow.models.backbone import INPUT_NAMES
+
+    length, masks = find_batch_widths(config)
+    rows = config.pretraining.batch_size
     x = {
-        name: np.zeros((rows, masks if name in per_row else length), tensor.dtype)
+        name: np.zeros((rows, length if name in INPUT_NAMES else masks), tensor.dtype)  # the others are by prediction
         for name, tensor in model.input.items()
     }
-    places = {"mlm": (rows, masks), "nsp": (rows,), "rtd": (rows, length), "words": (rows, 1)}
-    y = {name: np.zeros(places[name], "int32") for name in model.output}
-    return x, y, {name: np.ones(places[name], "float32") for name in model.output}
+    outputs = model.compute_output_spec(
+        {name: keras.KerasTensor(value.shape, value.dtype) for name, value in x.items()}
+    )
+    places = {name: output.shape[:-1] for name, output in outputs.items()}  # a label for each row of logits
+    y = {name: np.zeros(shape, "int32") for name, shape in places.items()}
+    return x, y, {name: np.ones(shape, "float32") for name, shape in places.items()}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ Nothing is measured: a program is the list of kernels that a device would run, a
 its inputs and outputs, or to multiply.
 """
 
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +48,9 @@ class _Gpu:
     memory_bytes: float
     bytes_per_second: float
     peak_flops: float
-    cores: int
+    cores: int  # streaming multiprocessors
+    fpus: int  # for float32, of a core
+    threads: int  # of a core at most
     capability: tuple[int, int]
     gigahertz: float
     cache_bytes: int
@@ -60,8 +63,9 @@ class _Gpu:
         return (
             "gpu_device_info {\n"
             "threads_per_block_limit: 1024\nthreads_per_warp: 32\nshared_memory_per_block: 49152\n"
-            f"shared_memory_per_core: {self.shared_bytes}\nthreads_per_core_limit: 2048\ncore_count: {self.cores}\n"
-            "fpus_per_core: 128\nblock_dim_limit_x: 2147483647\nblock_dim_limit_y: 65535\nblock_dim_limit_z: 65535\n"
+            f"shared_memory_per_core: {self.shared_bytes}\nthreads_per_core_limit: {self.threads}\n"
+            f"core_count: {self.cores}\nfpus_per_core: {self.fpus}\n"
+            "block_dim_limit_x: 2147483647\nblock_dim_limit_y: 65535\nblock_dim_limit_z: 65535\n"
             f"memory_bandwidth: {self.bytes_per_second:.0f}\nl2_cache_size: {self.cache_bytes}\n"
             f"clock_rate_ghz: {self.gigahertz}\ndevice_memory_size: {self.memory_bytes:.0f}\n"
             f"shared_memory_per_block_optin: {block}\n"
@@ -73,10 +77,10 @@ class _Gpu:
 
 
 GPUS = {
-    "h100": _Gpu("NVIDIA H100 80GB HBM3", 80e9, 3.35e12, 989e12, 132, (9, 0), 1.98, 52428800, 233472),
-    "h200": _Gpu("NVIDIA H200", 141e9, 4.8e12, 989e12, 132, (9, 0), 1.98, 52428800, 233472),
-    "a100": _Gpu("NVIDIA A100-SXM4-80GB", 80e9, 2.039e12, 312e12, 108, (8, 0), 1.41, 41943040, 167936),
-    "rtx4090": _Gpu("NVIDIA GeForce RTX 4090", 24e9, 1.008e12, 165e12, 128, (8, 9), 2.52, 75497472, 102400),
+    "h100": _Gpu("NVIDIA H100 80GB HBM3", 80e9, 3.35e12, 989e12, 132, 128, 2048, (9, 0), 1.98, 52428800, 233472),
+    "h200": _Gpu("NVIDIA H200", 141e9, 4.8e12, 989e12, 132, 128, 2048, (9, 0), 1.98, 52428800, 233472),
+    "a100": _Gpu("NVIDIA A100-SXM4-80GB", 80e9, 2.039e12, 312e12, 108, 64, 2048, (8, 0), 1.41, 41943040, 167936),
+    "rtx4090": _Gpu("NVIDIA GeForce RTX 4090", 24e9, 1.008e12, 165e12, 128, 128, 1536, (8, 9), 2.52, 75497472, 102400),
 }
 # Memory, bandwidth and peak of a chip; how many of the numbers in a slice's name make a chip. Source: Google Cloud's
 # pages of TPU versions.
@@ -219,14 +223,13 @@ def _count_product(each: Instruction, types: dict[str, str]) -> float:
     if each.operation not in ("dot", "convolution"):
         return 0.0
     left, right = (types.get(operand, "") for operand in each.operands[:2])
-    outputs = _elements(each.type)
+    outputs = math.prod(_sizes(each.type))
     axes = re.search(r"lhs_contracting_dims=\{([\d,]+)\}", each.rest)
     if axes:
-        sizes, contracted = _sizes(left), 1.0
-        for axis in axes.group(1).split(","):
-            contracted *= sizes[int(axis)]
+        sizes = _sizes(left)
+        contracted: float = math.prod(sizes[int(axis)] for axis in axes.group(1).split(","))
     else:  # a product written as a convolution: outputs · contracted² = left · right
-        contracted = (_elements(left) * _elements(right) / max(outputs, 1.0)) ** 0.5
+        contracted = (math.prod(_sizes(left)) * math.prod(_sizes(right)) / max(outputs, 1)) ** 0.5
     return 2.0 * outputs * contracted
 
 
@@ -241,19 +244,9 @@ def _sizes(kind: str) -> list[int]:
     return [int(size) for size in found.group(2).split(",") if size] if found else []
 
 
-def _elements(kind: str) -> float:
-    total = 1.0
-    for size in _sizes(kind):
-        total *= size
-    return total
-
-
-def _size(kind: str) -> float:
+def _size(kind: str) -> int:
     """Return the bytes of an array, or of all arrays of a tuple."""
-    total = 0.0
-    for dtype, sizes in _ARRAY.findall(kind):
-        count = 1.0
-        for size in sizes.split(","):
-            count *= int(size) if size else 1
-        total += count * BYTES[dtype]
-    return total
+    return sum(
+        BYTES[dtype] * math.prod(int(size) for size in sizes.split(",") if size)
+        for dtype, sizes in _ARRAY.findall(kind)
+    )

@@ -299,19 +299,31 @@ def _estimate_time(operations: float, peak_flops: float | None) -> str:
     )
 
 
-def _count_flops(config: PipelineConfig, is_teacher: bool = False) -> int:
-    """Return the FLOPs of one sequence in training, or of the forward pass alone for a teacher."""
-    model, records, vocabulary = config.model, config.records, config.vocabulary
-    pieces = len(read_pieces(vocabulary.file)) if vocabulary.file else vocabulary.size
-    length = config.pretraining.sequence_length or records.sequence_length
-    share, masks = config.pretraining.masked_fraction, records.max_predictions
+def count_pieces(config: PipelineConfig) -> int:
+    """Return the size of the vocabulary that a configuration gives or learns."""
+    file = config.vocabulary.file
+    return len(read_pieces(file)) if file else config.vocabulary.size
+
+
+def find_batch_widths(config: PipelineConfig) -> tuple[int, int]:
+    """Return the tokens and the predictions of a row in a phase of pre-training."""
+    records, settings = config.records, config.pretraining
+    length, share = settings.sequence_length or records.sequence_length, settings.masked_fraction
     if share is None and length < records.sequence_length:
         share = records.masked_fraction
-    shape, objective = resolve_shape(model, pieces), find_objective(records.objective)
+    return length, records.max_predictions if share is None else count_masks(length, share)
+
+
+def _count_flops(config: PipelineConfig, is_teacher: bool = False) -> int:
+    """Return the FLOPs of one sequence in training, or of the forward pass alone for a teacher."""
+    records = config.records
+    shape = resolve_shape(config.model, count_pieces(config))
+    length, masks = find_batch_widths(config)
+    objective = find_objective(records.objective)
     flops = count_flops(
         shape,
         length,
-        masks if share is None else count_masks(length, share),
+        masks,
         use_pooler=objective.has_pairs,
         bag_of_words=config.pretraining.bag_of_words > 0,
         generator=shape.narrow(config.pretraining.generator_size) if objective.has_generator else None,
