@@ -33,7 +33,7 @@ def attend(
         dropout: the last two arguments of `drop_values`; None for none.
     """
     seed, dropped = dropout or (None, 0)
-    kernel = find_kernel(keras.backend.standardize_dtype(fused.dtype), fused)
+    kernel = find_kernel(fused)
     if kernel is None:
         return dense(fused, bias, seed)
     compute = partial(_attend_fused, num_heads=num_heads, dropped=dropped, kernel=kernel)
@@ -46,10 +46,11 @@ def attend(
     return jax.lax.platform_dependent(fused, bias, seed, cuda=compute, default=dense)
 
 
-def find_kernel(dtype: str, tensor: Tensor) -> Callable[..., Tensor] | None:
-    """Return a fused kernel for tensors of a dtype where there is one; on JAX if the program is for a GPU."""
+def find_kernel(tensor: Tensor) -> Callable[..., Tensor] | None:
+    """Return a fused kernel for a tensor where there is one; on JAX it is only for the programs of a GPU."""
     if keras.backend.backend() == "jax":
-        return _attend_by_cudnn if dtype in HALF and has_cudnn() else None
+        is_half = keras.backend.standardize_dtype(tensor.dtype) in HALF
+        return _attend_by_cudnn if is_half and has_cudnn() else None
     if keras.backend.backend() == "torch":
         return _attend_by_torch if tensor.device.type == "cuda" else None
     return None

@@ -5,7 +5,7 @@ once more. Values and gradients are those of the plain functions, but for the or
 """
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import keras
@@ -59,6 +59,7 @@ def keep_inputs(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tens
     return lambda inputs: (keeping if is_for_gpu(inputs) else function)(inputs)
 
 
+@cache
 def _make_norm() -> Any:
     """Return the fused form of `add_and_norm` with its gradient, on JAX."""
     import jax

@@ -55,18 +55,20 @@ def pack_rows(inputs: Mapping[str, np.ndarray], row_length: int) -> PackedRows:
             f"A text must have 1 to {row_length} tokens, with padding at the end. Received: {lengths[wrong[0]]} tokens "
             f"in text {wrong[0]}. Cut the texts, take longer rows, or leave out empty texts."
         )
-    rows, starts, numbers = _place(lengths.tolist(), row_length)
-    packed = {name: np.zeros((max(rows, default=-1) + 1, row_length), np.int32) for name in inputs}
-    for text, (row, start, number) in enumerate(zip(rows, starts, numbers, strict=True)):
+    places = _place(lengths.tolist(), row_length)
+    count = max((row for row, _, _ in places), default=-1) + 1
+    packed = {name: np.zeros((count, row_length), np.int32) for name in inputs}
+    for text, (row, start, number) in enumerate(places):
         part = slice(start, start + lengths[text])
         for name, values in inputs.items():
             packed[name][row, part] = number if name == "padding_mask" else values[text][: lengths[text]]
-    return PackedRows(packed, np.array(rows, np.int64), np.array(starts, np.int64))
+    rows, starts, _ = np.array(places, np.int64).reshape(-1, 3).T
+    return PackedRows(packed, rows, starts)
 
 
-def _place(lengths: Sequence[int], row_length: int) -> tuple[list[int], list[int], list[int]]:
+def _place(lengths: Sequence[int], row_length: int) -> list[tuple[int, int, int]]:
     """Return for each text its row, its first place in the row, and its number there, from 1."""
-    places: dict[int, tuple[int, int, int]] = {}
+    places = [(0, 0, 0)] * len(lengths)
     open_rows: list[tuple[int, int]] = []  # (tokens free, row), the fullest first
     counts: list[int] = []  # texts of each row
     for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
@@ -80,4 +82,4 @@ def _place(lengths: Sequence[int], row_length: int) -> tuple[list[int], list[int
         places[text] = (row, row_length - free, counts[row])
         if free > lengths[text]:
             insort(open_rows, (free - lengths[text], row))
-    return tuple([places[text][part] for text in range(len(lengths))] for part in range(3))  # type: ignore[return-value]
+    return places

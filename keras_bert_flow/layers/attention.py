@@ -240,8 +240,7 @@ class MultiHeadSelfAttention(ShapedLayer):
     ) -> Tensor:
         """Return the attention output, (batch, length, hidden), from the fused query, key and value."""
         bias = attention_bias(padding_mask, self.pattern) if bias is None else bias
-        is_dropped = training and self.shape.attention_dropout_rate > 0
-        dropout = self.dropout.draw() if is_dropped else None
+        dropout = self.dropout.draw(training)
         compute = partial(self._attend_densely, relative=relative, dropped=dropout[1] if dropout else 0)
         if type(self.positions) is not Learned:  # the fused kernels take no scores
             return compute(fused, bias, dropout[0] if dropout else None)

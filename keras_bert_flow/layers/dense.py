@@ -111,13 +111,15 @@ class Dropout(keras.layers.Layer):
             self.seed_generator = keras.random.SeedGenerator(random.randint(1, 10**9), name="seed_generator")
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        if training and self.rate > 0:
-            return drop_values(inputs, *self.draw())
-        return inputs
+        drawn = self.draw(training)
+        return inputs if drawn is None else drop_values(inputs, *drawn)
 
-    def draw(self) -> tuple[Tensor, int]:
-        """Return the further arguments of `drop_values`: a seed that no other call gets, and the rate in steps."""
-        return self.seed_generator.next(), dropped_steps(self.rate)
+    def draw(self, training: bool | None) -> tuple[Tensor, int] | None:
+        """Return the further arguments of `drop_values`: a seed that no other call gets, and the rate in steps.
+
+        None if nothing is dropped: not in training, or at a rate of 0.
+        """
+        return (self.seed_generator.next(), dropped_steps(self.rate)) if training and self.rate > 0 else None
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape

@@ -10,14 +10,7 @@ from keras import ops
 from keras_bert_flow.backends.residual import add_and_norm
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.attention import PARTS, MultiHeadSelfAttention
-from keras_bert_flow.layers.dense import (
-    Dense,
-    Dropout,
-    ShapedLayer,
-    get_activation,
-    get_training_activation,
-    lora_uniform,
-)
+from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, get_training_activation, lora_uniform
 from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.layers.patterns import FULL, LEARNED, Full, Learned, describe_kind, make_pattern, make_positions
 from keras_bert_flow.layers.shape import EncoderShape
@@ -193,21 +186,10 @@ class EncoderBlock(ShapedLayer):
         self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
         attended = self.attention(inputs, padding_mask, bias, training=training)
-        hidden = self._add(inputs, attended, self.attention_layer_norm, self.attention_dropout, training)
+        hidden = add_and_norm(inputs, attended, self.attention_layer_norm, self.attention_dropout.draw(training))
         activation = (get_training_activation if training else get_activation)(self.shape.hidden_act)
         transformed = self.output_dense(activation(self.intermediate(hidden)))
-        return self._add(hidden, transformed, self.output_layer_norm, self.output_dropout, training)
-
-    def _add(
-        self,
-        residual: Tensor,
-        update: Tensor,
-        layer_norm: keras.layers.LayerNormalization,
-        dropout: Dropout,
-        training: bool | None,
-    ) -> Tensor:
-        is_dropped = training and dropout.rate > 0
-        return add_and_norm(residual, update, layer_norm, dropout.draw() if is_dropped else None)
+        return add_and_norm(hidden, transformed, self.output_layer_norm, self.output_dropout.draw(training))
 
     def compute_output_shape(
         self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None

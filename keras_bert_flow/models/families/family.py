@@ -36,7 +36,8 @@ class Family:
         embeddings: a layer class with the shape as argument; maps token embeddings, float, (batch, length, embedding),
             segment ids and `padding_mask`, int, (batch, length), to float, (batch, length, hidden).
         blocks: a function of the shape, the dtype and a name that returns the block of each layer in order; layers with
-            the same block share its weights.
+            the same block share its weights. A block maps hidden states, `padding_mask` and the `attention_bias` of its
+            `pattern` to hidden states.
         pooler: a layer class with the shape as argument; maps (batch, length, hidden) to (batch, hidden).
         has_sentence_task: whether its pre-training also has a sentence-pair task.
         has_pooler: whether an encoder without a head has a pooler.
