@@ -28,16 +28,16 @@ quickstart: $(VENV)/.installed-$(BACKEND)
 serve: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf serve configs/quickstart.yaml
 
-# Three of the eight processes at a time, a thread each, the longest first and the shortest last: two cores are then
-# busy while one waits for a server or a kill. More of them at a time take more processor time. What one prints comes
-# when it is done.
+# Three of the eight processes at a time, a thread each, the longest first: two cores are then busy while one waits for a
+# server or a kill. More of them at a time take more processor time. The three that begin import different packages, so
+# that in a new environment Python compiles each of them once. What one prints comes when it is done.
 # XLA compiles quickly rather than well: a step runs a few times here.
 test: SELECTED := -m "not slow"
 test test-all: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false
 test test-all: $(VENV)/.installed-all
 	@echo "Testing: three processes at a time; this takes many minutes, silently."
 	$(MAKE) --no-print-directory --jobs 3 --output-sync=target \
-		.test-torch .test-rest .test-flows .test-text .test-jax .test-tensorflow .test-jobs lint SELECTED='$(SELECTED)'
+		.test-torch .test-jobs lint .test-rest .test-jax .test-text .test-tensorflow .test-flows SELECTED='$(SELECTED)'
 
 .test-%: export OMP_NUM_THREADS = 1
 .test-%: export TF_NUM_INTRAOP_THREADS = 1

@@ -154,6 +154,7 @@ def test_layers_of_albert_share_weights_by_groups(tmp_path, groups):
 
 @pytest.mark.parametrize("sharing", ["attention", "feed_forward"])
 @pytest.mark.slow_on_tensorflow
+@pytest.mark.first_form_compiled
 def test_albert_that_shares_a_part_of_each_block_travels(tmp_path, sharing):
     model = randomise(make_backbone("albert", num_layers=3, num_groups=3, sharing=sharing))
     inputs, mask = make_ids(make_inputs()), make_inputs()["padding_mask"].astype(bool)

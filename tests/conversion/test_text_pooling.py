@@ -56,6 +56,7 @@ def predict_reference(folder, inputs):
 
 @EVERY_POOLING
 @EVERY_KIND
+@pytest.mark.first_form_compiled
 def test_mean_of_real_tokens_is_classified(tmp_path, kind, pooling):
     model, inputs = make_model(kind, pooling), make_task_inputs(kind)
     model.save_to_preset(tmp_path)
@@ -67,7 +68,7 @@ def test_mean_of_real_tokens_is_classified(tmp_path, kind, pooling):
 
 @EVERY_POOLING
 @EVERY_KIND
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_pooling_comes_back_from_a_model_directory(tmp_path, kind, pooling):
     model, inputs = make_model(kind, pooling), make_task_inputs(kind)
     model.save_to_preset(tmp_path)

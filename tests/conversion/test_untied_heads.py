@@ -47,6 +47,7 @@ def test_table_of_its_own_travels_both_ways(tmp_path, family):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow_compiled
 def test_both_heads_of_bert_travel_with_a_table(tmp_path):
     model = randomise(kbf.BertPretrainer(make_backbone("bert"), tie_weights=False))
     model.save_to_preset(tmp_path / "ours")
@@ -70,6 +71,7 @@ def test_further_pretraining_keeps_the_table(tmp_path):
 
 
 @pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.first_form_compiled
 def test_logits_of_all_tokens_are_those_of_the_head(tied):
     model = randomise(kbf.MaskedLM(make_backbone("bert", use_pooler=False), tie_weights=tied))
     inputs = make_ids(make_inputs(masks_per_sequence=3))

@@ -77,6 +77,7 @@ def test_dropout_is_independent_between_positions():
         assert_independent(mask[:-distance], mask[distance:], f"distance {distance}")
 
 
+@pytest.mark.slow_on_tensorflow
 def test_dropout_is_independent_between_layers_of_near_seeds():
     """Seeds are close by in some models; counting on from each would give them the same draws, a few places on."""
     first = draw_masks(make_layer(seed=1000), 2)

@@ -41,7 +41,7 @@ def test_classifier_learns_with_compile_defaults(dtype):
     assert keras.backend.standardize_dtype(model(inputs).dtype) == "float32"
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_classifier_compile_defaults_weigh_examples():
     model = TextClassifier(BertBackbone(**SMALL), num_classes=3)
     numpy_bert.randomise_weights(model, seed=8)

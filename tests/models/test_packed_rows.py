@@ -136,6 +136,7 @@ def test_packed_row_is_its_texts_alone(monkeypatch, kind):
         np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4, err_msg=variable.path)  # sums of up to 100
 
 
+@pytest.mark.slow_compiled
 def test_texts_of_a_row_do_not_see_each_other(monkeypatch):
     backbone, (packed, _, _) = make_backbone("full", monkeypatch), make_rows()
     before = keras.ops.convert_to_numpy(backbone(packed)["sequence_output"])
@@ -171,6 +172,7 @@ def test_loss_of_a_packed_row_is_that_of_its_texts():
     assert found[0] > 0.1 and weights.sum() == 9
 
 
+@pytest.mark.any_backend
 def test_heads_for_whole_texts_refuse_packed_rows():
     packed, _, _ = make_rows()
     classifier = kbf.TextClassifier(Backbone("bert", vocabulary_size=16, **TINY), num_classes=2)

@@ -23,6 +23,7 @@ def value(tensor):
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("numbers", [DIFFERENT, SHARED])
 @pytest.mark.parametrize("scale", [1.0, 20.0])
+@pytest.mark.first_form_compiled
 def test_contrastive_loss_is_that_of_sentence_transformers(numbers, weights, scale):
     loss = value(ContrastiveLoss(scale)(numbers, VECTORS, weights))
     assert loss == pytest.approx(contrastive_loss(VECTORS, numbers, weights, scale), abs=ROUNDING)
@@ -62,6 +63,7 @@ def test_a_pair_alone_has_nothing_to_learn():
     assert value(ContrastiveLoss()(np.zeros((6, 2), "int32"), VECTORS)) == 0.0
 
 
+@pytest.mark.slow_compiled
 def test_contrastive_accuracy_counts_partners_that_are_nearest():
     first = np.eye(4, 5, dtype="float32")
     # Pairs 0 and 1 find their own; what pair 2 is nearest to is the second text of pair 3.

@@ -58,6 +58,7 @@ def test_every_product_is_quantised_and_loaded_again(kind, tmp_path):
 
 
 @pytest.mark.parametrize("family", ["albert", pytest.param("bert", marks=pytest.mark.slow)])
+@pytest.mark.any_backend
 def test_backbone_has_as_many_quantised_layers_as_products(family):
     backbone = kbf.Backbone(family, **SMALL, use_pooler=True)
     backbone.quantize("int8")

@@ -91,6 +91,7 @@ def test_configuration_comes_back():
         np.testing.assert_array_equal(value, twin.predict(x, verbose=0)[name])
 
 
+@pytest.mark.slow_compiled
 def test_detector_travels_to_transformers_and_back(tmp_path):
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     detector, inputs = make_pretrainer().find_published(), make_inputs()

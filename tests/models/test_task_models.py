@@ -83,6 +83,7 @@ def test_spans_do_not_end_in_padding():
         assert (scores[inputs["padding_mask"] == 1] > -1e2).all()
 
 
+@pytest.mark.slow_compiled
 def test_missing_choices_are_not_chosen():
     inputs = make_task_inputs("multiple_choice")
     scores = call(make_task_model("multiple_choice"), inputs)["output"]
@@ -156,6 +157,7 @@ def test_task_model_trains_on_batches_of_several_lengths(kind):
     assert np.isfinite(model.evaluate(batches, steps=3, verbose=0)).all()
 
 
+@pytest.mark.slow_compiled
 def test_embedder_shares_the_weights_of_its_pairs():
     pairs = make_task_model("cosine_pairs")
     inputs = make_task_inputs("cosine_pairs")

@@ -9,6 +9,7 @@ from keras_bert_flow.models.defaults import token_accuracy
 
 @pytest.mark.parametrize("shape", [(6,), (4, 7)])
 @pytest.mark.parametrize("is_weighted", [False, True])
+@pytest.mark.first_form_compiled
 def test_accuracy_is_that_of_keras(shape, is_weighted):
     rng = np.random.default_rng(3)
     logits = rng.integers(0, 3, (*shape, 5)).astype("float32")  # so few values that most rows have ties

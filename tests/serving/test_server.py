@@ -54,16 +54,20 @@ class Server:
         self.address = self.process.stdout.readline().strip()
         watchdog.cancel()
         assert self.address.startswith("http://127.0.0.1:"), self.process.communicate()[1][-2000:]
+        # One client, since each reads the certificates of the system, but a connection per request
+        self.client = httpx.Client(
+            base_url=self.address, timeout=PATIENCE_SECONDS, limits=httpx.Limits(max_keepalive_connections=0)
+        )
 
     def post(self, path, content, headers=AUTHORISED):
-        return httpx.post(f"{self.address}{path}", json=content, timeout=PATIENCE_SECONDS, headers=headers)
+        return self.client.post(path, json=content, headers=headers)
 
     def send(self, path, body, **headers):
         headers = AUTHORISED | {name.replace("_", "-"): value for name, value in headers.items()}
-        return httpx.post(f"{self.address}{path}", content=body, timeout=PATIENCE_SECONDS, headers=headers)
+        return self.client.post(path, content=body, headers=headers)
 
     def get(self, path, headers=AUTHORISED):
-        return httpx.get(f"{self.address}{path}", headers=headers, timeout=PATIENCE_SECONDS)
+        return self.client.get(path, headers=headers)
 
     def end(self, number=signal.SIGTERM):
         self.process.send_signal(number)

@@ -7,7 +7,8 @@ from tests.golden import recording
 from tests.golden.results import TRAINING, compute
 
 BACKEND = keras.backend.backend()
-MARKS = dict.fromkeys(("distillation", "finetuning"), pytest.mark.slow_on_tensorflow)
+MARKS = dict.fromkeys(("distillation", "finetuning"), pytest.mark.slow_compiled)
+MARKS["pretraining"] = pytest.mark.slow_on_tensorflow
 
 
 @pytest.fixture(scope="module")
