@@ -3,12 +3,27 @@
 Signal handlers are installed before anything heavy is imported.
 """
 
-from keras_bert_flow.own_packages import leave_working_directory
+import os
+import sys
+
+
+def leave_working_directory() -> None:
+    """Remove the working directory that `python -m` put on the search path, unless the project is there.
+
+    A user's `flows/` or `random.py` in it would shadow ours or the standard library's.
+    """
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:  # it was removed, which the commands refuse
+        return
+    root = os.path.dirname(os.path.dirname(__file__))
+    if not sys.flags.safe_path and sys.path[:1] == [here] and not os.path.samefile(here, root):
+        del sys.path[0]
+
 
 leave_working_directory()  # before anything else is imported
 
 import atexit  # noqa: E402
-import sys  # noqa: E402
 
 from keras_bert_flow.console import interrupts  # noqa: E402
 from keras_bert_flow.console.interrupts import handle_signals, ignore_signals  # noqa: E402
