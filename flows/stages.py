@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from keras_bert_flow.results.locks import close_plan, hold_key, locked
+
 from flows.child import run_child
 from flows.settling import local_runs, write_config
 from keras_bert_flow.checks.stages import check_label_words
@@ -20,15 +22,14 @@ from keras_bert_flow.console import interrupts
 from keras_bert_flow.console.job_progress import RUN_BEGAN, STAGE_SECONDS
 from keras_bert_flow.files.paths import find_address, make_folder, name_path
 from keras_bert_flow.results.adoption import describe_earlier, find_earlier
-from keras_bert_flow.results.locks import close_plan, hold_key, locked
 from keras_bert_flow.results.manifest import MANIFEST, check_folder, read_manifest
 from keras_bert_flow.results.stages.corpus import CORPUS, corpus_key, resolve_builtin
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_key
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_key
 from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_key
+from keras_bert_flow.results.stages.keys import Stage, needs_builtin
 from keras_bert_flow.results.stages.pretraining import PRETRAINING, pretraining_key
 from keras_bert_flow.results.stages.records import RECORDS, records_key
-from keras_bert_flow.results.stages.stage import Stage, needs_builtin
 from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_key
 from keras_bert_flow.stores.fetching import fetch, fetch_manifest, is_finished
 from keras_bert_flow.text.corpus.inputs import LOCAL, Storage, is_remote

@@ -179,7 +179,7 @@ def fetch_manifest(path: str | Path) -> Path:
     """Return a local stand-in with the digest of a published folder, or of a subfolder of one.
 
     A local path is returned unchanged. For a remote folder, only the manifest is fetched, and its files are known by
-    their digests: `results.stages.digests` makes keys from them, but nothing can read them. A folder without a manifest
+    their digests: `results.stages.keys` makes keys from them, but nothing can read them. A folder without a manifest
     of ours is fetched as a whole.
 
     Raises:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from keras_bert_flow.stores.cache import fetched_root
 
 from flows import stages
 from flows.plan import describe_plan
 from flows.settling import settle_config
 from flows.stages import MODEL, find_finetuned, find_pretrained, find_records, finetuning_stage, make_all, run_stage
-from keras_bert_flow.results.stages.digests import folder_digest
-from keras_bert_flow.stores.cache import fetched_root
+from keras_bert_flow.results.stages.keys import folder_digest
 from keras_bert_flow.stores.fetching import fetch, fetch_manifest, stop_downloads
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.commands import assert_refused, kbf
