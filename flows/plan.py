@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from keras_bert_flow.results.locks import hold_key, holding_inputs, holding_results
-
 from flows.settling import local_runs
 from flows.stages import NOWHERE, StageRun, Unfinished, corpus_stage, make_all, make_builtin
 from keras_bert_flow.checks.estimates import (
@@ -24,6 +22,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.terminal import JOINERS, escape_controls
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.results.adoption import find_earlier
+from keras_bert_flow.results.publishing import hold_key, holding_inputs, holding_results
 from keras_bert_flow.results.stages.corpus import CORPUS, resolve_builtin
 from keras_bert_flow.results.stages.keys import name_stages, needs_builtin
 from keras_bert_flow.stores.fetching import fetch, fetch_manifest

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from keras_bert_flow.results.locks import close_plan, hold_key, locked
-
 from flows.child import run_child
 from flows.settling import local_runs, write_config
 from keras_bert_flow.checks.stages import check_label_words
@@ -22,7 +20,9 @@ from keras_bert_flow.console import interrupts
 from keras_bert_flow.console.job_progress import RUN_BEGAN, STAGE_SECONDS
 from keras_bert_flow.files.paths import find_address, make_folder, name_path
 from keras_bert_flow.results.adoption import describe_earlier, find_earlier
+from keras_bert_flow.results.artifacts import locked
 from keras_bert_flow.results.manifest import MANIFEST, check_folder, read_manifest
+from keras_bert_flow.results.publishing import close_plan, hold_key
 from keras_bert_flow.results.stages.corpus import CORPUS, corpus_key, resolve_builtin
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_key
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_key

@@ -19,8 +19,8 @@ from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.results.artifacts import canonical_json, publishing
 from keras_bert_flow.results.lineage import TOKENIZER, TOKENIZER_FILES, Result, find_results, list_sources, walk_sources
-from keras_bert_flow.results.locks import hold_input, holding_inputs
 from keras_bert_flow.results.manifest import Manifest, check_folder, is_published, read_manifest, store_manifest
+from keras_bert_flow.results.publishing import hold_input, holding_inputs
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_settings
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_settings
 from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_settings

@@ -8,14 +8,14 @@ from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from keras_bert_flow.files.outputs import MANIFEST
-from keras_bert_flow.results.locks import find_holder
+from keras_bert_flow.results.artifacts import find_holder
 from keras_bert_flow.results.manifest import Manifest, check_folder, manifest_digest, read_manifest
 from keras_bert_flow.results.stages.registry import STAGES
 
 State = Literal["whole", "damaged", "unfinished", "set aside", "removed"]
 UNKNOWN = "?"
 REPORT_LINKS, MODEL_LINK = ("report.html", "report.md"), "model"  # of the newest run of a name; see `results.choosing`
-REMOVED_SUFFIX = ".removed"  # of a folder that is being removed; see `results.collection`
+REMOVED_SUFFIX = ".removed"  # of a folder that is being removed; see `results.choosing`
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<kind>work|removed)")
 _SET_ASIDE = re.compile(r"(?P<name>.+)\.damaged-[0-9]+")
 

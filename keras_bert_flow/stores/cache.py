@@ -19,8 +19,7 @@ from typing import IO
 
 from keras_bert_flow.files.inputs import arrive, expect
 from keras_bert_flow.files.paths import refuse_link
-from keras_bert_flow.results.artifacts import remember_digest
-from keras_bert_flow.results.locks import locked
+from keras_bert_flow.results.artifacts import locked, remember_digest
 from keras_bert_flow.results.manifest import FileSummary
 from keras_bert_flow.stores.store import Store
 

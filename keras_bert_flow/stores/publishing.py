@@ -15,8 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.files.paths import find_address, find_scheme, refuse_link
-from keras_bert_flow.results.artifacts import write_atomically
-from keras_bert_flow.results.locks import locked
+from keras_bert_flow.results.artifacts import locked, write_atomically
 from keras_bert_flow.results.manifest import MANIFEST, read_manifest
 from keras_bert_flow.stores.cache import outputs_root
 from keras_bert_flow.stores.fetching import fetch
