@@ -17,8 +17,7 @@ from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.files.paths import find_address, find_scheme, refuse_link
 from keras_bert_flow.results.artifacts import locked, write_atomically
 from keras_bert_flow.results.manifest import MANIFEST, read_manifest
-from keras_bert_flow.stores.cache import outputs_root
-from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.stores.fetching import OUTPUTS, cache_root, fetch
 from keras_bert_flow.stores.store import HDFS, Store
 
 # Mirror a work folder to a remote place, from which another machine can resume the work.
@@ -247,7 +246,7 @@ def _name_folder(address: str) -> Path:
 
 def _find_place(store: Store) -> Path:
     """Return the local folder in which a result for a store is built."""
-    return outputs_root() / hashlib.sha256(store.address.encode()).hexdigest()[:KEY_LENGTH]
+    return cache_root() / OUTPUTS / hashlib.sha256(store.address.encode()).hexdigest()[:KEY_LENGTH]
 
 
 def _is_first(address: str, together: bool) -> bool:

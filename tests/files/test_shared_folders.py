@@ -4,11 +4,11 @@ import os
 import stat
 
 import pytest
-from keras_bert_flow.stores.cache import enter
 
 from beam_jobs.running import remove_leftovers
 from keras_bert_flow.files.paths import make_folder
 from keras_bert_flow.results.artifacts import find_holder, locked, publishing
+from keras_bert_flow.stores.fetching import enter
 from tests.other_users import ANNE, BERT, TEAM, common, needs_root, start_as
 from tests.patience import PATIENCE_SECONDS
 

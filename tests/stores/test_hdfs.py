@@ -9,8 +9,7 @@ import yaml
 
 from keras_bert_flow.results.manifest import MANIFEST
 from keras_bert_flow.stores import hdfs
-from keras_bert_flow.stores.cache import cache_root
-from keras_bert_flow.stores.fetching import fetch, stop_downloads
+from keras_bert_flow.stores.fetching import cache_root, fetch, stop_downloads
 from keras_bert_flow.stores.publishing import Mirror, check_writable, made_at
 from keras_bert_flow.stores.store import Store
 from keras_bert_flow.training.pretraining.pretrain import pretrain
