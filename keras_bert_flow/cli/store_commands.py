@@ -220,9 +220,7 @@ def collect(
     def choose_now(results: Sequence[Result]) -> list[choosing.Choice]:
         return choosing.choose(results, time.time(), age, keep_last, find_needs(choosing.find_store(folder)), folder)
 
-    choices = [
-        choice for choice in choose_now(choosing.find_related(folder)) if choosing.is_within(choice.result, folder)
-    ]
+    choices = choose_now(choosing.find_related(folder))
     going = [choice for choice in choices if not choice.is_kept]
     size = sum(choice.result.file_bytes for choice in going)
     if not json:
@@ -272,15 +270,22 @@ def lineage(
     json: AsJson = False,
 ) -> None:
     """Show what a result was made from, down to the text, with the commands that reproduce it."""
-    from keras_bert_flow.results.choosing import list_chain, read_made
-    from keras_bert_flow.results.describing import draw_tree, find_base, list_commands
+    from keras_bert_flow.results.choosing import read_made
+    from keras_bert_flow.results.describing import draw_tree, list_commands
+    from keras_bert_flow.results.lineage import store_of, walk_sources
 
     result, part, results = read_made(folder, store)
     if json:
-        show_json(dumps(list_chain(result, results), indent=1))
+        chain = []
+        for made, sources in walk_sources(result, results):
+            inputs = {source.name: [held.key for held in source.results] for source in sources}
+            chain.append({"stage": made.stage, "key": made.key, "folder": str(made.folder), "inputs": inputs})
+        show_json(dumps(chain, indent=1))
         return
-    columns = find_columns()
-    base = None if columns is None else find_base(result)
+    columns, base = find_columns(), None
+    if columns is not None:  # paths are shortest from the current folder, or from that of the results
+        around, here = store_of(result.folder), Path.cwd()
+        base = here if around.is_relative_to(here) else around
     title = "Commands:" if base in (None, Path.cwd()) else f"Commands, in {base}:"
     commands = [escape_controls(line, "\n") for line in list_commands(result, results, base, columns)]
     show("\n".join([*draw_tree(result, results, part, columns), "", title, *commands]), keep="\n" + JOINERS)

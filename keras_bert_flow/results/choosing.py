@@ -32,7 +32,6 @@ from keras_bert_flow.results.lineage import (
     list_sources,
     read_result,
     store_of,
-    walk_sources,
 )
 from keras_bert_flow.results.publishing import PAUSE, Needs, find_needs, find_reader
 from keras_bert_flow.results.stages.registry import STAGES
@@ -53,7 +52,7 @@ def find_one(key: str, store: Path) -> tuple[Result, list[Result]]:
         return read_given(Path(key), None)
     if Path(key).absolute().parent.name in STAGES and Path(key).is_dir():  # one without a manifest, which is listed too
         results = find_results(store_of(Path(key)))
-        if given := [result for result in results if _is_same(result.folder, Path(key))]:
+        if given := [result for result in results if result.folder.exists() and result.folder.samefile(key)]:
             return given[0], results
     results = find_results(store)
     found = [result for result in results if result.key == key] or [
@@ -86,7 +85,7 @@ def read_given(folder: Path, store: Path | None) -> tuple[Result, list[Result]]:
     if result.manifest is None:
         raise ValueError(f"A manifest must be whole. Received: {folder / MANIFEST}, damaged. Build the folder again.")
     results = find_results(store_of(folder) if store is None else store)
-    return next((other for other in results if _is_same(other.folder, folder)), result), results
+    return next((one for one in results if one.folder.exists() and one.folder.samefile(folder)), result), results
 
 
 def read_made(folder: Path, store: Path | None) -> tuple[Result, str, list[Result]]:
@@ -123,19 +122,6 @@ def read_made(folder: Path, store: Path | None) -> tuple[Result, str, list[Resul
         f"A model must be one that a result holds. Received: {folder}, whose weights none in {place} has. Give the "
         "folder of the results that it was made in as --runs."
     )
-
-
-def list_chain(result: Result, results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Return a result and everything that it was made from, each once, starting from the text."""
-    chain = []
-    for made, sources in walk_sources(result, results):
-        inputs = {source.name: [held.key for held in source.results] for source in sources}
-        chain.append({"stage": made.stage, "key": made.key, "folder": str(made.folder), "inputs": inputs})
-    return chain
-
-
-def _is_same(first: Path, second: Path) -> bool:
-    return first.exists() and second.exists() and first.samefile(second)
 
 
 # Find the model that the runs of a configuration have made, so that its file can stand for the model.
@@ -316,11 +302,6 @@ def find_related(folder: Path) -> list[Result]:
     return found if store == folder else [result for result in found if result.folder.parent.name in STAGES]
 
 
-def is_within(result: Result, folder: Path) -> bool:
-    """Return whether a result of `find_related` is in the folder itself."""
-    return find_store(folder) == folder or os.path.realpath(result.folder.parent) == os.path.realpath(folder)
-
-
 def choose(
     results: Sequence[Result],
     now: float,
@@ -337,13 +318,18 @@ def choose(
         older_than: seconds; younger results are kept.
         keep_last: number of newest whole results to keep per stage.
         needs: what the runs that are alive need.
-        folder: the folder of a stage; results elsewhere are kept. None: all are in the folder that is tidied.
+        folder: the folder of a stage; results elsewhere are kept, and not returned. None: all are in the folder that
+            is tidied.
     """
-    reasons: dict[Path, str] = {}
+    outside: set[Path] = set()
+    if folder is not None and find_store(folder) != folder:
+        real = os.path.realpath(folder)
+        outside = {result.folder for result in results if os.path.realpath(result.folder.parent) != real}
+    reasons = dict.fromkeys(outside, f"not in {folder}")
     for result in results:
-        if folder is not None and not is_within(result, folder):
-            reasons[result.folder] = f"not in {folder}"
-        elif reason := _find_need(result, needs) or _find_reason(result, results, now, older_than, keep_last):
+        if result.folder in outside:
+            continue
+        if reason := _find_need(result, needs) or _find_reason(result, results, now, older_than, keep_last):
             reasons[result.folder] = reason
     order = {stage: number for number, stage in enumerate(STAGES)}
     for untold in results:  # no manifest says what these are made from: all of an earlier stage may be needed
@@ -363,6 +349,8 @@ def choose(
                 waiting.append(needed)
     choices = []
     for result in results:
+        if result.folder in outside:
+            continue
         left = "nothing kept needs it" if result.state == "whole" else f"{result.state}, and no process works on it"
         choices.append(Choice(result, result.folder in reasons, reasons.get(result.folder) or left))
     return choices
@@ -392,7 +380,7 @@ def remove_results(
             kept.append(choice)
             continue
         try:
-            with locked(result.lock, wait=False):
+            with locked(result.output.with_name(f".{result.output.name}.lock"), wait=False):
                 with locked(store / PAUSE), _unread(result):
                     reason = _find_need(result, find_needs(store))  # of a run that started since the check
                     aside = result.folder.with_name(f".{result.output.name}{REMOVED_SUFFIX}")

@@ -174,7 +174,7 @@ def folder_files(folder: Path, files: OpenedFiles | None = None) -> dict[str, st
     verify(folder, files=files)
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder, files.read if files else read_file)
-        return {file.name: file.key_digest for file in manifest.files if not file.informational}
+        return {file.name: file.results or file.sha256 for file in manifest.files if not file.informational}
     if not folder.is_dir():
         raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is not one. Check the path.")
     elsewhere = list_digests(folder)  # if only the manifest has been fetched
