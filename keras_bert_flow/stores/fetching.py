@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, NoReturn
 
@@ -142,8 +143,12 @@ def _bring(store: Store, folder: Path, files: Sequence[FileSummary], wait: bool)
     # The files that describe the records first, then the held-out records, of which there are few.
     files = sorted(files, key=lambda file: (RECORD_SUFFIX in file.name, not file.name.startswith("held_out")))
     carriers = {file: find_carrier(folder / file.name) for file in files}
-    is_coming = {file: found is not None and found.is_bringing(folder / file.name) for file, found in carriers.items()}
-    download = Download(store, folder, [file for file in files if not is_coming[file]])
+    coming = {
+        file
+        for file, found in carriers.items()
+        if isinstance(found, Download) and found.is_bringing(folder / file.name)
+    }
+    download = Download(store, folder, [file for file in files if file not in coming])
     _downloads.append(download)
     download.start()
     for path in (folder / file.name for file in files if wait or not file.name.endswith(RECORD_SUFFIX)):
@@ -207,21 +212,19 @@ def is_finished(path: str | Path, key: str) -> bool:
     return manifest.key == key and all(sizes.get(file.name) == file.file_bytes for file in manifest.files)
 
 
+@dataclass(frozen=True)
 class Listed:
     """A file in a manifest that is not downloaded: only its digest is known; an `files.inputs.Carrier`."""
 
-    def __init__(self, address: str, file: FileSummary):
-        self._address, self._file = address, file
+    address: str
+    file: FileSummary
 
     def digest(self, path: Path) -> str:
-        return self._file.sha256
-
-    def is_bringing(self, path: Path) -> bool:
-        return False
+        return self.file.sha256
 
     def wait(self, path: Path) -> NoReturn:
         raise FileNotFoundError(
-            f"A file must be fetched before it is read. Received: {self._address}/{self._file.name}. Fetch its folder."
+            f"A file must be fetched before it is read. Received: {self.address}/{self.file.name}. Fetch its folder."
         )
 
     def read(self, path: Path, start: int, end: int) -> bytes:
@@ -274,6 +277,7 @@ class Download:
         return self._files[path].sha256
 
     def is_bringing(self, path: Path) -> bool:
+        """Return whether a file may still arrive; if not, it has arrived, or `wait` raises the reason."""
         return not self._coming[path].done()
 
     def wait(self, path: Path) -> None:

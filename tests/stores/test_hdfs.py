@@ -78,7 +78,7 @@ def test_folders_go_with_their_last_file(address):
     for name in ("a/b/c/1", "a/2", "d/3", "d/e/4"):
         store.write(name, b"-")
     store.remove("a/b/c/1")
-    store.remove_folder("d")
+    store.remove("d", is_folder=True)
     assert listed(store) == ["a", "a/2"]
     store.remove("a/2")
     assert listed(store) == []
