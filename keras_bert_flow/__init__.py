@@ -159,7 +159,8 @@ class _KerasFinder:
         others = (finder for finder in sys.meta_path if finder is not self and hasattr(finder, "find_spec"))
         spec = next((found for finder in others if (found := finder.find_spec(fullname, path, target))), None)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            exec_module = spec.loader.exec_module
+            # This replaces a method, and `hasattr` does not narrow the type for mypy.
+            exec_module = spec.loader.exec_module  # type: ignore[union-attr]
 
             def exec_and_register(module):
                 # Imported here, as it imports others; see the class.
@@ -169,7 +170,6 @@ class _KerasFinder:
                     sys.meta_path.remove(self)
                 _register_stand_ins()
 
-            # This replaces a method, and `hasattr` does not narrow the type for mypy.
             spec.loader.exec_module = exec_and_register  # type: ignore[method-assign, union-attr]
         return spec
 

@@ -27,14 +27,14 @@ import atexit  # noqa: E402
 
 from keras_bert_flow.console import interrupts  # noqa: E402
 from keras_bert_flow.console.interrupts import handle_signals, ignore_signals  # noqa: E402
-from keras_bert_flow.console.terminal import is_output_lost, open_streams, show_exception  # noqa: E402
+from keras_bert_flow.console.terminal import open_streams, show_exception  # noqa: E402
 
 
 def main() -> None:
     """Run the command line, with signals handled until the interpreter has shut down."""
     handle_signals()
     atexit.register(ignore_signals)  # registered first, so it runs last
-    open_streams()
+    lost_output = open_streams()
     status: str | int | None = None
     if sys.argv[1:] == ["--version"]:  # before the commands are imported, which takes seconds
         from keras_bert_flow.installed import describe_versions
@@ -48,7 +48,7 @@ def main() -> None:
             run()
         except SystemExit as end:
             status = end.code
-    if not status and is_output_lost():
+    if not status and lost_output is not None and lost_output.is_lost:
         status = interrupts.USER_ERROR
         lost = "kbf: Standard output must be open. Received: none, so what was printed is lost. Add >/dev/null\n"
         sys.stderr.write(lost)

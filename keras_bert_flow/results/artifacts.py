@@ -1,4 +1,4 @@
-"""Content keys and atomic publishing of results: digests, locks, folders that are renamed when complete.
+"""Content keys, digests and locks of results, and folders that are published by a rename when they are complete.
 
 A stage's output is a folder named by a key: the digest of everything it was made from. It is built under another name
 and renamed when it is complete, so a folder with a manifest is complete, even after a kill at any time.
