@@ -36,7 +36,7 @@ from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
 from keras_bert_flow.console.job_progress import DOCUMENTS, JobPart, note, plan_parts
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.results.publishing import Contents
-from keras_bert_flow.results.stages.digests import corpus_digests, hold_corpus
+from keras_bert_flow.results.stages.keys import corpus_digests, hold_corpus
 from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_key
 from keras_bert_flow.text.corpus.lines import check_rejected, explain_lack
 from keras_bert_flow.text.tokenizers.fast_file import cut_long_words, make_cutting_tokenizer

@@ -28,7 +28,7 @@ from keras_bert_flow.files.paths import check_local, find_scheme
 from keras_bert_flow.results.artifacts import removed_on_leaving
 from keras_bert_flow.results.manifest import MANIFEST, Manifest, read_manifest, write_manifest
 from keras_bert_flow.results.publishing import Contents, check_key, publish
-from keras_bert_flow.results.stages.stage import Stage
+from keras_bert_flow.results.stages.keys import Stage
 from keras_bert_flow.stores.store import HDFS
 from keras_bert_flow.text.corpus.inputs import is_remote
 

@@ -34,8 +34,7 @@ from apache_beam.transforms.environments import SubprocessSDKEnvironment
 from keras_bert_flow.console import interrupts
 from keras_bert_flow.console.interrupts import end_children, on_leaving
 from keras_bert_flow.console.terminal import show
-from keras_bert_flow.results.artifacts import NO_ROOM, removed_on_leaving
-from keras_bert_flow.results.locks import locked
+from keras_bert_flow.results.artifacts import NO_ROOM, locked, removed_on_leaving
 from keras_bert_flow.text.corpus.inputs import is_remote
 
 # End a job whose worker process has died, for which Beam's local runner would wait forever.

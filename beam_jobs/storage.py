@@ -161,7 +161,7 @@ def remove(folder: str, paths: Iterable[str]) -> None:
 def remove_all(folder: str, path: str) -> None:
     """Remove all files below a path below a folder, and on HDFS the folders there that become empty."""
     if find_scheme(folder) == HDFS:
-        Store(folder).remove_folder(path.removeprefix(f"{folder}/"))
+        Store(folder).remove(path.removeprefix(f"{folder}/"), is_folder=True)
     else:
         remove(folder, [found.path for found in list_files(path)])
 

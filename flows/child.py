@@ -14,7 +14,7 @@ from typing import IO
 
 from keras_bert_flow.console.interrupts import UNATTENDED, on_leaving
 from keras_bert_flow.console.terminal import hide_credentials
-from keras_bert_flow.own_packages import child_environment
+from keras_bert_flow.installed import child_environment
 
 GRACE_SECONDS = 25.0  # from SIGTERM to SIGKILL: time to write a checkpoint, within the 30 s of Prefect's worker
 POLL_SECONDS = 0.05

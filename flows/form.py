@@ -24,7 +24,7 @@ from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.limits import Settings
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import ONE_RUN, PipelineConfig
-from keras_bert_flow.results.locks import RUN_NAME
+from keras_bert_flow.results.artifacts import RUN_NAME
 
 CONFIG_TITLE, CONFIG_HELP = "Configuration", "File of settings, relative to the working directory."
 OVERRIDES_TITLE, OVERRIDES_HELP = "Further settings", "`key=value`, such as finetuning.epochs=1; they win."

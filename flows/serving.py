@@ -26,7 +26,7 @@ from flows.stages import StageError
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.machine import share_cores
 from keras_bert_flow.files.paths import find_address
-from keras_bert_flow.results.locks import locked
+from keras_bert_flow.results.artifacts import locked
 
 POOL = "local"
 POLL_SECONDS = 1.0

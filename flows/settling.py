@@ -16,7 +16,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.precision import resolve_precision
 from keras_bert_flow.files.paths import find_address, make_folder
 from keras_bert_flow.results.artifacts import canonical_json, write_atomically
-from keras_bert_flow.stores.cache import cache_root
+from keras_bert_flow.stores.fetching import cache_root
 
 DEFAULT_CONFIG = "configs/quickstart.yaml"
 DIGEST_LENGTH = 16  # hexadecimal digits, as in content keys

@@ -19,16 +19,17 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console import interrupts
 from keras_bert_flow.console.job_progress import RUN_BEGAN, STAGE_SECONDS
 from keras_bert_flow.files.paths import find_address, make_folder, name_path
-from keras_bert_flow.results.adoption import describe_earlier, find_earlier
-from keras_bert_flow.results.locks import close_plan, hold_key, locked
+from keras_bert_flow.results.adoption import find_earlier
+from keras_bert_flow.results.artifacts import locked
 from keras_bert_flow.results.manifest import MANIFEST, check_folder, read_manifest
+from keras_bert_flow.results.publishing import close_plan, hold_key
 from keras_bert_flow.results.stages.corpus import CORPUS, corpus_key, resolve_builtin
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_key
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_key
 from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_key
+from keras_bert_flow.results.stages.keys import Stage, needs_builtin
 from keras_bert_flow.results.stages.pretraining import PRETRAINING, pretraining_key
 from keras_bert_flow.results.stages.records import RECORDS, records_key
-from keras_bert_flow.results.stages.stage import Stage, needs_builtin
 from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_key
 from keras_bert_flow.stores.fetching import fetch, fetch_manifest, is_finished
 from keras_bert_flow.text.corpus.inputs import LOCAL, Storage, is_remote
@@ -221,7 +222,8 @@ def run_stage(
     if stage.is_finished():
         return True
     if not find_address(stage.folder) and (earlier := find_earlier(stage.folder)):
-        on_line(f"{stage.name} {stage.key}: {describe_earlier(earlier)}")
+        adopting = f"`kbf runs adopt {earlier.parent.parent}` has it used"
+        on_line(f"{stage.name} {stage.key}: an earlier version made it, {earlier}; {adopting}")
     if stage.name != CORPUS.name:  # without it, no other key is known
         close_plan()
     _set_aside_damaged(stage, on_line)

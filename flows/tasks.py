@@ -23,7 +23,7 @@ from flows.server import escape_run_logs
 from flows.stages import IS_THERE, StageRun, run_stage
 from keras_bert_flow.console.terminal import JOINERS, escape_controls
 from keras_bert_flow.files.paths import name_path
-from keras_bert_flow.results.locks import WAITING
+from keras_bert_flow.results.artifacts import WAITING
 from keras_bert_flow.results.stages.corpus import CORPUS
 from keras_bert_flow.results.stages.distillation import DISTILLATION
 from keras_bert_flow.results.stages.evaluation import EVALUATION

@@ -26,7 +26,7 @@ from keras_bert_flow.files.inputs import InputStates, hold
 from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.results.artifacts import content_key
-from keras_bert_flow.results.stages.digests import corpus_digests, drop_paths, folder_digest, hold_corpus, task_digests
+from keras_bert_flow.results.stages.keys import corpus_digests, drop_paths, folder_digest, hold_corpus, task_digests
 from keras_bert_flow.results.stages.registry import IN_ORDER
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.registry import make_task

@@ -1,4 +1,4 @@
-"""What is installed: versions of this package, Keras and the backends, and the extras that are missing."""
+"""What is installed: versions, backends, the extras that are missing, and this project's own packages."""
 
 import importlib.util
 import json
@@ -6,6 +6,7 @@ import logging
 import os
 import platform
 import re
+import site
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -95,14 +96,11 @@ def check_release(package: str, oldest: str) -> None:
         ValueError: it is older.
     """
     found = find_version(package)
-    if found and _read_release(found) < _read_release(oldest):
+    release, least = ([*map(int, re.findall(r"\d+", version)[:2])] for version in (found or oldest, oldest))
+    if release < least:
         raise ValueError(
             f"{package} must be {oldest} or newer for this. Received: {found}. pip install --upgrade {package}"
         )
-
-
-def _read_release(version: str) -> tuple[int, ...]:
-    return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def check_backend(name: str) -> None:
@@ -155,3 +153,44 @@ def _read_keras_backend() -> str:
         return KERAS_DEFAULT
     named = content.get("backend") if isinstance(content, dict) else None
     return named if isinstance(named, str) and named.isidentifier() else KERAS_DEFAULT
+
+
+# Import this project's packages rather than a user's of the same name, in this process and in its children: a `flows/`
+# in the working directory, which `python -m` and `python -c` put first on the module search path, would shadow ours.
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("beam_jobs", "flows")
+PROJECT = "keras-bert-flow"  # named in the docstring of each package's `__init__.py`
+
+
+def child_environment() -> dict[str, str]:
+    """Return environment variables that make a Python child, and its children, import what this process imports.
+
+    The working directory is left out of the search path, including empty entries of `PYTHONPATH`, which denote it. So
+    is the project where it is in site-packages, which `PYTHONPATH` would put before everything else.
+    """
+    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    places = (*site.getsitepackages(), site.getusersitepackages())
+    is_installed = any(os.path.isdir(place) and os.path.samefile(place, ROOT) for place in places)
+    if not is_installed and str(ROOT) not in entries[:1]:
+        entries.insert(0, str(ROOT))
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join(entries)}
+
+
+def check_packages() -> None:
+    """Check that `beam_jobs` and `flows` are this project's own, since the names are common.
+
+    Raises:
+        ValueError: another package of that name comes first on the search path, or has overwritten ours.
+    """
+    for name in PACKAGES:
+        own, found = ROOT / name / "__init__.py", importlib.util.find_spec(name)
+        origin = found.origin if found else None
+        is_there = origin is not None and os.path.isfile(origin) and own.is_file() and os.path.samefile(origin, own)
+        if not is_there or PROJECT not in own.read_text(encoding="utf-8", errors="replace"):
+            places = [found.origin, *(found.submodule_search_locations or ())] if found else []
+            place = next(filter(None, places), "none")
+            raise ValueError(
+                f"The package `{name}` must be that of {PROJECT}. Received: {place}. Take the other off PYTHONPATH, "
+                f"or install {PROJECT} in a virtual environment of its own."
+            )

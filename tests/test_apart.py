@@ -14,7 +14,7 @@ from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.files.outputs import check_apart, work_folder
 from keras_bert_flow.results.publishing import Contents, publish
-from keras_bert_flow.results.stages.digests import folder_files
+from keras_bert_flow.results.stages.keys import folder_files
 from tests.patience import PATIENCE_SECONDS
 
 TABLE = "text\tlabel\nfine\tyes\n"

@@ -41,7 +41,7 @@ ALLOWED = {
         "h5py keras keras_hub ml_dtypes numpy safetensors tokenizers"
     ),
     "training": (
-        "backends config console conversion data distribution files layers models own_packages records results stores "
+        "backends config console conversion data distribution files installed layers models records results stores "
         "tasks text keras numpy safetensors scipy"
     ),
     "prediction": "by_name console conversion data files models results stores tasks text numpy scipy",
@@ -64,10 +64,8 @@ ALLOWED = {
     "cli": EVERYTHING,
     "by_name": "",
     "installed": "",
-    "own_packages": "",
-    "registration": "installed",
-    "__main__": "cli console installed own_packages",
-    "__init__": "registration",  # public names are loaded by `importlib` when they are first used
+    "__main__": "cli console installed",
+    "__init__": "",  # public names are loaded by `importlib` when they are first used
 }
 NOBODY_IMPORTS = {"flows": ("flows", "cli"), "cli": ("cli", "__main__"), "beam_jobs": ("beam_jobs", "flows", "cli")}
 

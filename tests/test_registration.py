@@ -10,7 +10,7 @@ import keras
 import pytest
 
 import keras_bert_flow
-from keras_bert_flow.registration import PACKAGE, REGISTERED, RENAMED
+from keras_bert_flow import _REGISTERED, _RENAMED
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.any_backend
@@ -32,19 +32,19 @@ def test_registered_names_every_class_that_registers_itself():
         if classes := re.findall(pattern, path.read_text(encoding="utf-8")):
             home = ".".join(path.relative_to(root).with_suffix("").parts)
             found[home] = {(re.findall(r'name="(\w+)"', how) or [name])[0]: name for how, name in classes}
-    assert {home: tuple(names) for home, names in found.items()} == REGISTERED
+    assert {home: tuple(names) for home, names in found.items()} == _REGISTERED
     for home, names in found.items():
         for registered, name in names.items():
-            known = getattr(import_module(f"{PACKAGE}.{home}"), name)
-            assert keras.saving.get_registered_object(f"{PACKAGE}>{registered}") is known
-            assert RENAMED.get(registered, registered) == name
+            known = getattr(import_module(f"keras_bert_flow.{home}"), name)
+            assert keras.saving.get_registered_object(f"keras_bert_flow>{registered}") is known
+            assert _RENAMED.get(registered, registered) == name
 
 
 def test_import_loads_no_backend_and_no_own_module():
     run(
         "import sys, importlib.util, keras_bert_flow; importlib.util.find_spec('keras');"
         "assert not {'keras', 'tensorflow', 'jax', 'torch', 'grain', 'pydantic', 'numpy'} & set(sys.modules);"
-        "assert [n for n in sys.modules if n.startswith('keras_bert_flow.')] == ['keras_bert_flow.registration']"
+        "assert [n for n in sys.modules if n.startswith('keras_bert_flow.')] == []"
     )
 
 

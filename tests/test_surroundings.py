@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.stores.cache import cache_root
+from keras_bert_flow.stores.fetching import cache_root
 from tests.patience import PATIENCE_SECONDS
 
 KBF = [sys.executable, "-m", "keras_bert_flow"]

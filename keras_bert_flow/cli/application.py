@@ -15,7 +15,7 @@ from keras_bert_flow.console import interrupts
 from keras_bert_flow.console.terminal import EscapingFormatter, escape_controls, hide_credentials, show
 from keras_bert_flow.files.outputs import explain_os_error
 from keras_bert_flow.installed import EXTRAS, describe_versions
-from keras_bert_flow.results.locks import holding_inputs
+from keras_bert_flow.results.publishing import holding_inputs
 
 
 class Commands(typer.Typer):

@@ -10,7 +10,7 @@ from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.files.outputs import check_apart
 from keras_bert_flow.files.paths import check_local, find_address, is_configuration
-from keras_bert_flow.stores.cache import cache_root
+from keras_bert_flow.stores.fetching import cache_root
 
 # What each command calls by these names may be at another place, such as s3://bucket/x.
 MODELS = ("model", "teacher", "initial_model", "base")

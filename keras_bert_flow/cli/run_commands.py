@@ -36,9 +36,9 @@ from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
 from keras_bert_flow.files.outputs import check_place
 from keras_bert_flow.files.paths import find_address, name_path
-from keras_bert_flow.own_packages import ROOT
-from keras_bert_flow.results.locks import holding_results
-from keras_bert_flow.results.stages.stage import name_stages
+from keras_bert_flow.installed import ROOT
+from keras_bert_flow.results.publishing import holding_results
+from keras_bert_flow.results.stages.keys import name_stages
 
 # Check all that the stages of a configuration are given, before the first of them begins.
 

@@ -206,26 +206,21 @@ def collect(
     such as that of the newest run of a name, and damaged ones. Programs that read a result without a command of `kbf`
     are not detected.
     """
-    from keras_bert_flow.results import collection
-    from keras_bert_flow.results.choosing import remove_dangling
+    from keras_bert_flow.results import choosing
     from keras_bert_flow.results.lineage import Result
-    from keras_bert_flow.results.locks import find_needs
+    from keras_bert_flow.results.publishing import find_needs
 
     if older_than is None and keep_last is None:
         raise ValueError(
             "`kbf runs gc` must have a rule for what to keep. Received: neither --older-than nor --keep-last. Try "
             "--older-than 30d --dry-run."
         )
-    age = None if older_than is None else collection.read_age(older_than)
+    age = None if older_than is None else choosing.read_age(older_than)
 
-    def choose_now(results: Sequence[Result]) -> list[collection.Choice]:
-        return collection.choose(
-            results, time.time(), age, keep_last, find_needs(collection.find_store(folder)), folder
-        )
+    def choose_now(results: Sequence[Result]) -> list[choosing.Choice]:
+        return choosing.choose(results, time.time(), age, keep_last, find_needs(choosing.find_store(folder)), folder)
 
-    choices = [
-        choice for choice in choose_now(collection.find_related(folder)) if collection.is_within(choice.result, folder)
-    ]
+    choices = choose_now(choosing.find_related(folder))
     going = [choice for choice in choices if not choice.is_kept]
     size = sum(choice.result.file_bytes for choice in going)
     if not json:
@@ -236,9 +231,9 @@ def collect(
     is_sure = not dry_run and bool(going) and _confirm(yes, len(going), size)
     # In the order of making, backwards: what is left after a kill is whole, and has what it was made from.
     chosen = [choice.result for choice in reversed(going)] if is_sure else []
-    removed, kept = collection.remove_results(folder, chosen, choose_now)
+    removed, kept = choosing.remove_results(folder, chosen, choose_now)
     if not dry_run:
-        for link in remove_dangling(collection.find_store(folder)):
+        for link in choosing.remove_dangling(choosing.find_store(folder)):
             show(f"Removed the link {link}, which led nowhere.", sys.stderr)
     if json:
         rows = [
@@ -275,15 +270,22 @@ def lineage(
     json: AsJson = False,
 ) -> None:
     """Show what a result was made from, down to the text, with the commands that reproduce it."""
-    from keras_bert_flow.results.choosing import list_chain, read_made
-    from keras_bert_flow.results.describing import draw_tree, find_base, list_commands
+    from keras_bert_flow.results.choosing import read_made
+    from keras_bert_flow.results.describing import draw_tree, list_commands
+    from keras_bert_flow.results.lineage import store_of, walk_sources
 
     result, part, results = read_made(folder, store)
     if json:
-        show_json(dumps(list_chain(result, results), indent=1))
+        chain = []
+        for made, sources in walk_sources(result, results):
+            inputs = {source.name: [held.key for held in source.results] for source in sources}
+            chain.append({"stage": made.stage, "key": made.key, "folder": str(made.folder), "inputs": inputs})
+        show_json(dumps(chain, indent=1))
         return
-    columns = find_columns()
-    base = None if columns is None else find_base(result)
+    columns, base = find_columns(), None
+    if columns is not None:  # paths are shortest from the current folder, or from that of the results
+        around, here = store_of(result.folder), Path.cwd()
+        base = here if around.is_relative_to(here) else around
     title = "Commands:" if base in (None, Path.cwd()) else f"Commands, in {base}:"
     commands = [escape_controls(line, "\n") for line in list_commands(result, results, base, columns)]
     show("\n".join([*draw_tree(result, results, part, columns), "", title, *commands]), keep="\n" + JOINERS)

@@ -19,7 +19,8 @@ from keras_bert_flow.console.terminal import show
 from keras_bert_flow.files.inputs import InputStates
 from keras_bert_flow.files.paths import check_work_folder, make_folder
 from keras_bert_flow.installed import check_installed
-from keras_bert_flow.results.locks import holding_results, locked
+from keras_bert_flow.results.artifacts import locked
+from keras_bert_flow.results.publishing import holding_results
 
 if TYPE_CHECKING:
     from keras_bert_flow.tuning.study import Search

@@ -11,8 +11,8 @@ from keras_bert_flow.config.finetuning import TASKS, kind_of
 from keras_bert_flow.config.limits import Settings
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.terminal import abridge
+from keras_bert_flow.files.documents import MAX_YAML_BYTES, parse_yaml
 from keras_bert_flow.files.paths import check_public, find_address
-from keras_bert_flow.files.yaml_documents import MAX_BYTES, parse_yaml
 
 MAX_SHOWN_ERRORS = 3
 _Kind = TypeVar("_Kind", bound=Settings)
@@ -40,7 +40,7 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: An
                 f"The configuration must be a file. Received: {path}. `kbf configs list` shows some."
             )
         with open(path, "rb") as file:
-            values = _parse_yaml(file.read(MAX_BYTES + 1), str(path)) or {}
+            values = _parse_yaml(file.read(MAX_YAML_BYTES + 1), str(path)) or {}
         if not isinstance(values, dict):
             raise ValueError(
                 f"A configuration must be `key: value` lines. Received: {path}. `kbf configs list` shows some."

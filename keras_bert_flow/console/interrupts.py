@@ -59,7 +59,10 @@ def leave(number: int, frame: object) -> None:
     hurry, _is_leaving = _is_leaving, True
     if not hurry:
         with suppress(OSError):
-            _say(LINES[number])
+            for terminal in filter(os.isatty, (1, 2)):
+                os.write(terminal, SHOW_CURSOR)
+            before = "\n" if os.isatty(2) else ""
+            os.write(2, f"{before}{LINES[number]}".encode())
         with suppress(OSError):
             _mute()
         _continue_paused()  # a stopped child would not see SIGTERM, and be killed without a checkpoint
@@ -67,7 +70,10 @@ def leave(number: int, frame: object) -> None:
         with suppress(Exception):
             undo(hurry)
     end_children()
-    _remove_temporary_modules()
+    for name, module in list(sys.modules.items()):
+        if name.startswith(_TEMPORARY_MODULES):
+            with suppress(OSError, TypeError, AttributeError):
+                os.remove(module.__file__ or "")
     os._exit(STATUSES[number])
 
 
@@ -204,19 +210,6 @@ def _continue_paused() -> None:
             os.kill(_paused.pop(), signal.SIGCONT)
 
 
-def _say(line: str) -> None:
-    for terminal in filter(os.isatty, (1, 2)):
-        os.write(terminal, SHOW_CURSOR)
-    os.write(2, f"\n{line}".encode() if os.isatty(2) else line.encode())
-
-
 def _mute() -> None:
     """Silence standard error: other threads fail when the processes and files that they use are ended or removed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-
-
-def _remove_temporary_modules() -> None:
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_TEMPORARY_MODULES):
-            with suppress(OSError, TypeError, AttributeError):
-                os.remove(module.__file__ or "")

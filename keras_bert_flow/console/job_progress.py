@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
@@ -69,13 +70,13 @@ def note(part: JobPart, count: float = 1.0) -> None:
 def _write(*lines: tuple[str, str, float]) -> None:
     if file := os.environ.get(VARIABLE):
         text = "".join(f"{part}\t{unit}\t{count!r}\n" for part, unit, count in lines)
-        with suppress(OSError), open(file, "ab", buffering=0, opener=_open_there) as notes:
-            notes.write(text.encode())  # a single write, so that lines of several processes do not mix
-
-
-def _open_there(file: str, flags: int) -> int:
-    """Open an existing file: a worker that briefly outlives its command must not create it again."""
-    return os.open(file, flags & ~os.O_CREAT)
+        with suppress(OSError):
+            # Not created: a worker may briefly outlive its command, which removes the file.
+            descriptor = os.open(file, os.O_WRONLY | os.O_APPEND)
+            try:
+                os.write(descriptor, text.encode())  # once, so that lines of several processes do not mix
+            finally:
+                os.close(descriptor)
 
 
 class Count(NamedTuple):
@@ -104,16 +105,17 @@ def following_job() -> Iterator["JobProgress"]:
             Path(file).unlink(missing_ok=True)
 
 
+@dataclass
 class JobProgress:
     """Progress of a job, summed from the lines of its progress file."""
 
-    def __init__(self, file: str):
-        self._file = file
-        self._read_bytes = 0
-        self._units: dict[str, str] = {}  # by part, in order
-        self._done: dict[str, float] = {}  # by part, of those that have begun
-        self._totals: dict[str, float] = {}  # by unit
-        self._first: dict[str, tuple[float, float]] = {}  # by part: time first seen, and the count done by then
+    file: str
+    _read_bytes: int = 0
+    _units: dict[str, str] = field(default_factory=dict)  # by part, in order
+    _done: dict[str, float] = field(default_factory=dict)  # by part, of those that have begun
+    _totals: dict[str, float] = field(default_factory=dict)  # by unit
+    # By part: time first seen, and the count done by then.
+    _first: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def describe(self) -> str:
         """Describe the current part: `part 2 of 4, tokenizing: 1,200 of 4,904 documents, 0:00:20 left of it`.
@@ -129,11 +131,16 @@ class JobProgress:
         if not count.unit:
             return words
         of_total = f" of {count.total:,.0f}" if count.total else ""
-        return f"{words}: {count.done:,.0f}{of_total} {count.unit}{self._write_left(part, count)}"
+        left, now = "", time.monotonic()
+        since, before = self._first.setdefault(part, (now, count.done))
+        if count.total and count.done > before and now > since:
+            seconds = (count.total - count.done) * (now - since) / (count.done - before)
+            left = f", {timedelta(seconds=round(seconds))} left of it"
+        return f"{words}: {count.done:,.0f}{of_total} {count.unit}{left}"
 
     def read(self) -> dict[str, Count]:
         """Return the progress of each part that has begun, in order."""
-        with open(self._file, "rb") as file:
+        with open(self.file, "rb") as file:
             file.seek(self._read_bytes)
             text = file.read()
         whole = text[: text.rfind(b"\n") + 1]
@@ -146,19 +153,12 @@ class JobProgress:
                 self._units[part] = unit
             else:
                 self._totals[unit] = self._totals.get(unit, 0.0) + float(count)
-        return {part: self._count(part, unit) for part, unit in self._units.items() if part in self._done}
-
-    def _count(self, part: str, unit: str) -> Count:
-        done, total = self._done[part], self._totals.get(unit, 0.0)
-        return Count(min(done, total) if total else done, total, unit)  # a retried bundle is counted twice
-
-    def _write_left(self, part: str, count: Count) -> str:
-        now = time.monotonic()
-        since, before = self._first.setdefault(part, (now, count.done))
-        if not count.total or count.done <= before or now <= since:
-            return ""
-        seconds = (count.total - count.done) * (now - since) / (count.done - before)
-        return f", {timedelta(seconds=round(seconds))} left of it"
+        counts = {}
+        for part, unit in self._units.items():
+            if part in self._done:
+                done, total = self._done[part], self._totals.get(unit, 0.0)
+                counts[part] = Count(min(done, total) if total else done, total, unit)  # a retried bundle counts twice
+        return counts
 
 
 # How long a command has run, and how much longer the stage that it is may take.

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -99,20 +100,21 @@ def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[Non
     name, is_terminal = escape_controls(name), sys.stderr.isatty()
     every = MEASURE_EVERY_SECONDS if is_terminal else LINE_EVERY_SECONDS if measure else STILL_EVERY_SECONDS
 
-    def describe() -> str:
-        made = measure() if measure else ""
-        return f"{name}, {made}" if made else name
-
-    with _spinner(name) if is_terminal else nullcontext() as update:
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    line = Progress(*columns, console=Console(stderr=True), transient=True) if is_terminal else None
+    with line or nullcontext():
+        task = line.add_task(name, total=None) if line else None
 
         def follow() -> None:
             while not ended.wait(every):
                 with suppress(OSError, ValueError):  # files that disappear; a closed standard error
-                    if update is not None:
-                        update(describe())
+                    made = measure() if measure else ""
+                    text = f"{name}, {made}" if made else name
+                    if line and task is not None:
+                        line.update(task, description=text)
                     else:
                         spent = timedelta(seconds=round(time.monotonic() - started))
-                        show(f"{describe()}, {spent} so far", sys.stderr)
+                        show(f"{text}, {spent} so far", sys.stderr)
 
         if not is_terminal:
             show(name, sys.stderr)
@@ -123,14 +125,6 @@ def working(name: str, measure: Callable[[], str] | None = None) -> Iterator[Non
         finally:
             ended.set()
             thread.join(MEASURE_EVERY_SECONDS)
-
-
-@contextmanager
-def _spinner(name: str) -> Iterator[Callable[[str], None]]:
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as line:
-        task = line.add_task(name, total=None)
-        yield lambda text: line.update(task, description=text)
 
 
 def _plain_count(total: float | None, name: str, are_bytes: bool) -> Callable[[float], None]:
@@ -156,22 +150,23 @@ def _plain_count(total: float | None, name: str, are_bytes: bool) -> Callable[[f
     return advance
 
 
+@dataclass
 class TimeLeft:
     """Estimate the remaining seconds from the steps between two log lines, including the evaluation of the latter.
 
     The wall clock is not used: a resumed run has earlier steps that it did not make in this process.
     """
 
-    def __init__(self, total_steps: int | None):
-        self._total_steps, self._before = total_steps, (0, 0.0)
+    total_steps: int | None
+    _before: tuple[int, float] = (0, 0.0)
 
     def estimate(self, line: Mapping[str, Any]) -> float | None:
         """Return the remaining seconds; None if the number of steps or their duration is unknown."""
         (step, seconds), self._before = self._before, (line["step"], line.get("elapsed_seconds", 0.0))
-        if not self._total_steps or self._before[1] <= seconds or self._before[0] <= step:
+        if not self.total_steps or self._before[1] <= seconds or self._before[0] <= step:
             return None
         seconds_per_step = (self._before[1] - seconds) / (self._before[0] - step)
-        return (self._total_steps - self._before[0]) * seconds_per_step
+        return (self.total_steps - self._before[0]) * seconds_per_step
 
 
 def describe_line(line: Mapping[str, Any], seconds_left: float | None = None) -> str:

@@ -10,6 +10,7 @@ import sys
 import traceback
 import unicodedata
 from collections.abc import Callable, Sequence
+from itertools import count
 from types import TracebackType
 from typing import Any, TextIO
 from urllib.parse import unquote
@@ -39,11 +40,15 @@ QUERY_SECRET = re.compile(
 LEAST_SECRET = 4  # characters: shorter ones are too common to hide wherever they occur
 
 
-def open_streams() -> None:
+def open_streams() -> "LostOutput | None":
     """Open the standard streams that are closed, so that no file gets their numbers and every writer finds them.
 
-    Standard input is then empty. What is written to standard output is lost, of which `is_output_lost` tells.
+    Standard input is then empty, and what is written to standard output is lost.
+
+    Returns:
+        The standard output, which says whether something was lost; None if it was open.
     """
+    lost: LostOutput | None = None
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
@@ -53,20 +58,20 @@ def open_streams() -> None:
                 os.dup2(descriptor, number)
                 os.close(descriptor)
             os.set_inheritable(number, True)
-            stream = _LostOutput() if number == 1 else os.fdopen(number, mode, closefd=False)
+            stream: Any
+            if number == 1:
+                stream = lost = LostOutput()
+            else:
+                stream = os.fdopen(number, mode, closefd=False)
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
+    return lost
 
 
-def is_output_lost() -> bool:
-    """Return whether something was written to a standard output that was closed."""
-    return isinstance(sys.stdout, _LostOutput) and sys.stdout.is_lost
-
-
-class _LostOutput(io.TextIOWrapper):
-    is_lost = False
-
+class LostOutput(io.TextIOWrapper):
     """A standard output that nobody reads."""
+
+    is_lost = False
 
     def __init__(self) -> None:
         super().__init__(os.fdopen(1, "wb", closefd=False), encoding="utf-8", errors="replace", write_through=True)
@@ -83,11 +88,6 @@ def escape_controls(text: str, keep: str = "") -> str:
         keep: characters to leave as they are.
     """
     return _replace_hidden(text, keep, lambda character: character.encode("unicode_escape").decode("ascii"))
-
-
-def escape_json(text: str) -> str:
-    """Escape the hidden characters of a JSON document, as in `\\u202e`, which leaves its value the same."""
-    return _replace_hidden(text, "\n" + JOINERS, lambda character: json.dumps(character)[1:-1])
 
 
 def show(text: object, file: TextIO | None = None, keep: str = "") -> None:
@@ -107,7 +107,14 @@ def show(text: object, file: TextIO | None = None, keep: str = "") -> None:
         file.write(f"{text}\n")
     except UnicodeEncodeError:
         file.flush()
-        file.buffer.write(_encode(text, file) + b"\n")
+        if file.isatty():  # its encoding lacks some of the characters
+            encoded = text.encode(file.encoding, "backslashreplace")
+        else:
+            try:
+                encoded = os.fsencode(text)
+            except UnicodeEncodeError:  # a lone surrogate that no path contains
+                encoded = text.encode("utf-8", "backslashreplace")
+        file.buffer.write(encoded + b"\n")
     file.flush()
 
 
@@ -117,10 +124,11 @@ def show_json(document: str, file: TextIO | None = None) -> None:
     If the encoding of the file cannot represent it, as with a lone surrogate, everything but ASCII is escaped.
     """
     file = sys.stdout if file is None else file
+    escaped = _replace_hidden(document, "\n" + JOINERS, lambda character: json.dumps(character)[1:-1])  # as in \u202e
     try:
-        file.write(f"{escape_json(document) if file.isatty() else document}\n")
+        file.write(f"{escaped if file.isatty() else document}\n")
     except UnicodeEncodeError:
-        file.write("".join(c if c.isascii() else json.dumps(c)[1:-1] for c in escape_json(document)) + "\n")
+        file.write("".join(c if c.isascii() else json.dumps(c)[1:-1] for c in escaped) + "\n")
 
 
 def show_exception(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -142,21 +150,16 @@ def hide_credentials(text: str) -> str:
     'No answer from http://***@host/api?token=***&x=1'
     """
     text = hide_in_addresses(text)
-    for secret in _list_secrets():
+    values = (value for value in os.environ.values() if "@" in value)
+    passwords = [password for value in values for password in re.findall(f"://{_PASSWORD_IN_TEXT}", value)]
+    found = {*passwords, *map(unquote, passwords)}  # as written and decoded
+    for secret in sorted((secret for secret in found if len(secret) >= LEAST_SECRET), key=len, reverse=True):
         text = text.replace(secret, HIDDEN)
     return text
 
 
 def hide_in_addresses(text: str) -> str:
     return QUERY_SECRET.sub(rf"\1{HIDDEN}", _USER_IN_TEXT.sub(rf"\1{HIDDEN}@", text))
-
-
-def _list_secrets() -> list[str]:
-    """Return the passwords in the addresses of environment variables, as written and decoded, the longest first."""
-    texts = (value for value in os.environ.values() if "@" in value)
-    passwords = [password for text in texts for password in re.findall(f"://{_PASSWORD_IN_TEXT}", text)]
-    found = {*passwords, *map(unquote, passwords)}
-    return sorted((secret for secret in found if len(secret) >= LEAST_SECRET), key=len, reverse=True)
 
 
 def abridge(text: str) -> str:
@@ -181,22 +184,11 @@ class EscapingFormatter(logging.Formatter):
 def _replace_hidden(text: str, keep: str, spell: Callable[[str], str]) -> str:
     if text.isascii() and text.isprintable():
         return text
-    return "".join(
-        spell(character) if _is_hidden(character) and character not in keep else character for character in text
-    )
-
-
-def _is_hidden(character: str) -> bool:
-    return unicodedata.category(character) in _HIDDEN_CATEGORIES or ord(character) in _INVISIBLE
-
-
-def _encode(text: str, file: TextIO) -> bytes:
-    if file.isatty():  # its encoding lacks some of the characters
-        return text.encode(file.encoding, "backslashreplace")
-    try:
-        return os.fsencode(text)
-    except UnicodeEncodeError:  # a lone surrogate that no path contains
-        return text.encode("utf-8", "backslashreplace")
+    written = []
+    for character in text:
+        is_hidden = unicodedata.category(character) in _HIDDEN_CATEGORIES or ord(character) in _INVISIBLE
+        written.append(spell(character) if is_hidden and character not in keep else character)
+    return "".join(written)
 
 
 # Escape untrusted text (labels, names of runs, paths) for Markdown, and write tables.
@@ -269,12 +261,11 @@ def name_files(values: Sequence[Any]) -> list[Any]:
     >>> name_files(["/data/a/train.tsv", "/data/b/train.tsv", 3])
     ['…/a/train.tsv', '…/b/train.tsv', 3]
     """
-    deepest = max((_count_parts(value) for value in values), default=1)
-    for depth in range(1, deepest + 1):
+    for depth in count(1):  # paths with no more parts are left whole
         named = [_shorten(value, depth) for value in values]
         if len({repr(value) for value in named}) == len({repr(value) for value in values}):
-            return named
-    return [*values]
+            break
+    return named
 
 
 def _shorten(value: Any, depth: int) -> Any:
@@ -283,9 +274,3 @@ def _shorten(value: Any, depth: int) -> Any:
     if not isinstance(value, str) or not os.path.isabs(value) or len(parts := value.split("/")) <= depth + 1:
         return value
     return ("…/" if depth > 1 else "") + "/".join(parts[-depth:])
-
-
-def _count_parts(value: Any) -> int:
-    if isinstance(value, list | tuple):
-        return max(map(_count_parts, value), default=1)
-    return value.count("/") + 1 if isinstance(value, str) else 1

@@ -1,9 +1,12 @@
-"""Read untrusted JSON: a value, or a one-line ValueError, however large or deep the document is."""
+"""Read untrusted JSON and YAML: a value, or a one-line ValueError, however large or deep the document is."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from keras_bert_flow.console.terminal import abridge
 
@@ -72,3 +75,85 @@ def _make_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
                 raise ValueError(f"an object has the key {abridge(ascii(key))} twice")
             seen.add(key)
     return values
+
+
+# YAML, with limits on size, depth and aliases, which bound the memory and time that a document takes.
+
+MAX_YAML_BYTES = 1 << 20
+MAX_DEPTH = 50
+MAX_NODES = 20_000  # an alias counts as the nodes that it refers to
+MAX_NUMBER_LENGTH = 100  # characters; anything longer is a string
+_TIMESTAMP, _BOOL = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool"
+
+
+def parse_yaml(text: str | bytes) -> Any:
+    """Parse one YAML document into dicts, lists, strings, numbers, booleans and None.
+
+    A date stays a string, and as in YAML 1.2 `1e6` is a number, and `yes`, `no`, `on` and `off` are strings.
+
+    Raises:
+        ValueError: not plain YAML, a key is repeated, or the document exceeds a limit; the message is one line.
+    """
+    if len(text) > MAX_YAML_BYTES:
+        raise ValueError(f"at most {MAX_YAML_BYTES:,} bytes, not {len(text):,}")
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    except (ValueError, TypeError, LookupError, ArithmeticError, AttributeError, RecursionError) as error:
+        # PyYAML converts the value behind an explicit tag without checking it: `!!int x`, `!!bool x`.
+        raise ValueError(f"a value does not fit its tag ({' '.join(str(error).split())})") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe loader with limits, and an error for repeated keys."""
+
+    yaml_implicit_resolvers = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag not in (_TIMESTAMP, _BOOL)]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+    def __init__(self, stream):
+        super().__init__(stream)
+        self._depth, self._num_nodes = 0, 0
+        self._sizes: dict[int, int] = {}  # nodes below each finished node, by its id
+
+    def resolve(self, kind, value, implicit):
+        if kind is yaml.ScalarNode and implicit[0] and len(value) > MAX_NUMBER_LENGTH:
+            implicit = (False, True)
+        return super().resolve(kind, value, implicit)
+
+    def compose_node(self, parent, index):
+        mark, before = self.peek_event().start_mark, self._num_nodes
+        is_alias = self.check_event(yaml.AliasEvent)
+        self._depth += 1
+        self._check(self._depth <= MAX_DEPTH, f"at most {MAX_DEPTH} levels of nesting", mark)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        if is_alias:
+            self._check(id(node) in self._sizes, "no alias of what contains it", mark)
+            self._num_nodes += self._sizes[id(node)]
+        else:
+            self._num_nodes += 1
+            self._sizes[id(node)] = self._num_nodes - before
+        self._check(self._num_nodes <= MAX_NODES, f"at most {MAX_NODES:,} values", mark)
+        return node
+
+    def compose_mapping_node(self, anchor):
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else id(key)
+            self._check(name not in seen, f"each key once, not `{key.value}` again", key.start_mark)
+            seen.add(name)
+        return node
+
+    def _check(self, holds: bool, rule: str, mark: yaml.Mark) -> None:
+        if not holds:
+            raise yaml.composer.ComposerError(None, None, f"a document may have {rule}", mark)
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+_Loader.add_implicit_resolver(_BOOL, re.compile(r"(true|True|TRUE|false|False|FALSE)$"), list("tTfF"))

@@ -28,9 +28,6 @@ class Carrier(Protocol):
     def digest(self, path: Path) -> str:
         """Return the sha256 of a file, or "" if it is not known before the file has arrived."""
 
-    def is_bringing(self, path: Path) -> bool:
-        """Return whether a file may still arrive; if not, it has arrived, or `wait` raises the reason."""
-
     def wait(self, path: Path) -> None:
         """Block until a file has arrived.
 
@@ -71,17 +68,19 @@ def list_digests(folder: str | Path) -> dict[Path, str]:
     return {path.relative_to(prefix): carrier.digest(path) for path, carrier in found.items()}
 
 
+@dataclass(frozen=True)
 class ArrivingBytes:
     """Sliceable bytes of a file that is still being downloaded."""
 
-    def __init__(self, path: Path, size: int, carrier: Carrier):
-        self._path, self._size, self._carrier = path, size, carrier
+    path: Path
+    size: int
+    carrier: Carrier
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def __getitem__(self, place: slice) -> bytes:
-        return self._carrier.read(self._path, place.start, place.stop)
+        return self.carrier.read(self.path, place.start, place.stop)
 
 
 States = Mapping[str, tuple | str | None]  # place → what is known about it; None: not compared
@@ -111,7 +110,8 @@ class InputStates:
         """
         for look, before in self.held:
             now = look()
-            for place in sorted({*before, *now}, key=lambda place: (_is_folder(before.get(place)), place)):
+            folders = {place for place, state in before.items() if state and state[0] == _FOLDER}
+            for place in sorted({*before, *now}, key=lambda place: (place in folders, place)):
                 if change := _describe_change(before.get(place, ()), now.get(place, ())):
                     raise ValueError(
                         f"An input must not change while a result is made from it. Received: {place}, {change} since "
@@ -132,7 +132,11 @@ def hold(*paths: str | Path) -> InputStates:
     A pipe or a device has no state: it can only be read once.
     """
     inputs = InputStates(tuple((look := partial(_look, Path(path)), look()) for path in paths))
-    _wait_for_clock(states for _, states in inputs.held)
+    # A further change of a file that has just been written must get another time.
+    found = [state for _, states in inputs.held for state in states.values()]
+    newest = max((state[4] for state in found if isinstance(state, tuple) and state), default=0)
+    resolution = _FINE_SECONDS if newest % 1_000_000_000 else _COARSE_SECONDS
+    time.sleep(min(resolution, max(0.0, newest / 1e9 + resolution - time.time())))
     return inputs
 
 
@@ -142,7 +146,12 @@ def hold_remote(paths: Iterable[str], find_state: Callable[[str], str | None]) -
     Args:
         find_state: returns what changes with the content of a file, such as its size and time.
     """
-    look = partial(_ask, tuple(paths), find_state)
+    paths = tuple(paths)
+
+    def look() -> States:
+        with ThreadPoolExecutor(_REMOTE_AT_ONCE) as pool:
+            return dict(zip(paths, pool.map(find_state, paths), strict=True))
+
     return InputStates(((look, look()),))
 
 
@@ -186,32 +195,15 @@ def _read_times(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
-def _ask(paths: tuple[str, ...], find_state: Callable[[str], str | None]) -> States:
-    with ThreadPoolExecutor(_REMOTE_AT_ONCE) as pool:
-        return dict(zip(paths, pool.map(find_state, paths), strict=True))
-
-
 def _describe_change(before: tuple | str | None, now: tuple | str | None) -> str | None:
     """Describe how a place has changed; None if it has not, or may not be compared."""
     if before is None or now is None or before == now:
         return None
     if not before:
-        return None if _is_folder(now) else "new"
+        return None if now[:1] == (_FOLDER,) else "new"
     if not now:
         return "gone"
     if before[0] == now[0] == _FOLDER and before[1:3] == now[1:3]:
         # New and removed files move both times; a rename of the folder itself moves only the second.
         return "moved" if before[3] == now[3] and before[4] != now[4] else None
     return "changed"
-
-
-def _is_folder(state: tuple | str | None) -> bool:
-    return isinstance(state, tuple) and state[:1] == (_FOLDER,)
-
-
-def _wait_for_clock(found: Iterable[States]) -> None:
-    """Wait until a further change of a file that has just been written gets another time."""
-    times = [state[4] for states in found for state in states.values() if isinstance(state, tuple) and state]
-    newest = max(times, default=0)
-    resolution = _FINE_SECONDS if newest % 1_000_000_000 else _COARSE_SECONDS
-    time.sleep(min(resolution, max(0.0, newest / 1e9 + resolution - time.time())))

@@ -138,7 +138,9 @@ def check_apart(output: str | Path, inputs: Iterable[str | Path], name: str = "T
                 f"{name} must not replace what is read. Received: {output}, which is{' in' * is_within} the input "
                 f"{path}. Choose another path."
             )
-        if path.is_dir() and path.resolve() in output.resolve().parents and has_identity(path):
+        # Of a model or a result that is an input, the digest is that of the whole folder.
+        is_around = path.is_dir() and path.resolve() in output.resolve().parents
+        if is_around and ((path / CONFIG).is_file() or is_output(path)):
             raise ValueError(
                 f"{name} must not be in a model or result that is read, whose files are its identity. Received: "
                 f"{output}, in {path}. Choose a path outside it."
@@ -148,11 +150,6 @@ def check_apart(output: str | Path, inputs: Iterable[str | Path], name: str = "T
                 f"{name} must not be built where an input lies. Received: {path}, in {work}, the work folder of "
                 f"{output}. Move the input, or choose another path."
             )
-
-
-def has_identity(folder: Path) -> bool:
-    """Return whether a folder is a model or a result, which is digested as a whole where it is an input."""
-    return (folder / CONFIG).is_file() or is_output(folder)
 
 
 def work_folder(output: str | Path) -> Path:
@@ -263,16 +260,12 @@ def explain_os_error(error: OSError) -> str:
     reason = (error.strerror or os.strerror(error.errno)).lower()
     rule, remedy = _EXPLANATIONS.get(error.errno, ("The system must allow what was asked of it", ""))
     received = reason if error.filename is None else f"{shorten_path(os.fspath(error.filename))}: {reason}"
-    if error.filename is None and error.errno == errno.ENOSPC:
-        received += _name_full_places()
+    if error.filename is None and error.errno == errno.ENOSPC:  # of a write, which does not name its file
+        temporary = tempfile.gettempdir()
+        places = {"the working directory": os.curdir, f"{temporary}, of temporary files": temporary}
+        full = [name for name, place in places.items() if shutil.disk_usage(place).free < FULL_BYTES]
+        received += f" on the disk of {' and '.join(full)}" if full else ""
     return f"{rule}. Received: {received}." + (f" {remedy}." if remedy else "")
-
-
-def _name_full_places() -> str:
-    """Return the places whose disk is full, for the error of a write that does not name its file."""
-    places = {"the working directory": os.curdir, f"{tempfile.gettempdir()}, of temporary files": tempfile.gettempdir()}
-    full = [name for name, place in places.items() if shutil.disk_usage(place).free < FULL_BYTES]
-    return f" on the disk of {' and '.join(full)}" if full else ""
 
 
 def shorten_path(path: str | bytes | int) -> str:

@@ -124,7 +124,7 @@ def check_work_folder(work: Path) -> None:
     if not work.exists():
         return
     user = work.stat().st_uid
-    is_strange = user not in (os.geteuid(), 0) and _is_sticky(work.parent)
+    is_strange = user not in (os.geteuid(), 0) and bool(work.parent.stat().st_mode & stat.S_ISVTX)
     if is_strange or not os.access(work, os.R_OK | os.W_OK | os.X_OK):
         raise PermissionError(
             f"Unfinished work must be yours to go on with it. Received: {work} of {name_owner(user)}. Let that user "
@@ -162,20 +162,27 @@ def open_shared(path: Path, is_made: bool = True) -> int:
         OSError: it may not be opened.
     """
     flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    no_lock = FileExistsError(f"A lock must be a file, and no link. Received: {path}, which is not. Remove it.")
     while True:
         # Not O_CREAT for what exists: Linux refuses it for other users' files in a folder that is open to all.
         for mode in (os.O_RDWR, os.O_RDONLY):
             try:
-                return _check_file(os.open(path, flags | mode), path)
+                descriptor = os.open(path, flags | mode)
             except FileNotFoundError:
                 if not is_made:
                     raise
                 break
             except OSError as error:
                 if error.errno == errno.ELOOP:
-                    raise _no_lock(path) from None
+                    raise no_lock from None
                 if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS) or mode == os.O_RDONLY:
                     raise
+            else:
+                status = os.fstat(descriptor)
+                if stat.S_ISREG(status.st_mode) and status.st_nlink <= 1:
+                    return descriptor
+                os.close(descriptor)
+                raise no_lock
         try:
             descriptor = os.open(path, flags | os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
         except FileExistsError:  # made meanwhile
@@ -188,18 +195,6 @@ def open_shared(path: Path, is_made: bool = True) -> int:
         return descriptor
 
 
-def _check_file(descriptor: int, path: Path) -> int:
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
-        os.close(descriptor)
-        raise _no_lock(path)
-    return descriptor
-
-
-def _no_lock(path: Path) -> FileExistsError:
-    return FileExistsError(f"A lock must be a file, and no link. Received: {path}, which is not. Remove it.")
-
-
 def _find_shared_bits(path: Path, with_world: bool) -> int:
     """Return the bits of the mode of a path's parent that open it to its group, or to everybody."""
     own, parent = path.stat(), path.parent.stat()
@@ -208,10 +203,6 @@ def _find_shared_bits(path: Path, with_world: bool) -> int:
         return others | (others & 0o7) << 3  # its group is part of everybody
     is_shared = parent.st_mode & stat.S_IWGRP and parent.st_gid == own.st_gid
     return parent.st_mode & _GROUP if is_shared else 0
-
-
-def _is_sticky(folder: Path) -> bool:
-    return bool(folder.stat().st_mode & stat.S_ISVTX)
 
 
 def name_argument(path: str | Path) -> str:

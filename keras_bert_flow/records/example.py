@@ -261,24 +261,21 @@ _TAG, _SIMPLE_VALUE = 1, 2  # of Value
 
 def encode_header(wall_time: float) -> bytes:
     """Return the first record of a file; `wall_time` is in seconds since 1970."""
-    return _encode_wall_time(wall_time) + write_field(_FILE_VERSION, BYTES, _VERSION)
+    stamp = write_field(_WALL_TIME, FIXED64, struct.pack("<d", wall_time)) if wall_time else b""
+    return stamp + write_field(_FILE_VERSION, BYTES, _VERSION)
 
 
 def encode_scalars(step: int, wall_time: float, scalars: Mapping[str, float]) -> bytes:
     """Return the record of a step; values are stored as float32."""
-    values = b"".join(write_field(_VALUE, BYTES, _encode_value(tag.encode(), value)) for tag, value in scalars.items())
-    counted = write_field(_STEP, VARINT, write_varint(step)) if step else b""  # protobuf leaves out zeros
-    return _encode_wall_time(wall_time) + counted + (write_field(_SUMMARY, BYTES, values) if values else b"")
-
-
-def _encode_wall_time(seconds: float) -> bytes:
-    return write_field(_WALL_TIME, FIXED64, struct.pack("<d", seconds)) if seconds else b""
-
-
-def _encode_value(tag: bytes, value: float) -> bytes:
-    with np.errstate(over="ignore"):  # infinite in float32, as in protobuf
-        written = np.float64(value).astype("<f4").tobytes()
-    return write_field(_TAG, BYTES, tag) + write_field(_SIMPLE_VALUE, FIXED32, written)
+    values = b""
+    for tag, value in scalars.items():
+        with np.errstate(over="ignore"):  # infinite in float32, as in protobuf
+            number = write_field(_SIMPLE_VALUE, FIXED32, np.float64(value).astype("<f4").tobytes())
+        values += write_field(_VALUE, BYTES, write_field(_TAG, BYTES, tag.encode()) + number)
+    # protobuf leaves out zeros.
+    stamp = write_field(_WALL_TIME, FIXED64, struct.pack("<d", wall_time)) if wall_time else b""
+    counted = write_field(_STEP, VARINT, write_varint(step)) if step else b""
+    return stamp + counted + (write_field(_SUMMARY, BYTES, values) if values else b"")
 
 
 # Encode batches of `tf.train.Example` records of one shape: protobuf's bytes, several times faster.
@@ -305,7 +302,15 @@ def encode_examples(features: Mapping[str, np.ndarray]) -> list[bytes]:
     """
     columns: list[_Columns] = []
     for name, values in sorted(features.items(), key=lambda item: item[0].encode()):
-        columns += _encode_feature(name.encode(), values)
+        payload: _Columns
+        if values.dtype.kind == "f":
+            tag, payload = _FLOAT_LIST_TAG, (np.ascontiguousarray(values, "<f4").view(np.uint8), None)
+        else:
+            tag, payload = _INT64_LIST_TAG, _encode_varints(values)
+        feature = _with_length(tag, _with_length(_FIRST_TAG, [payload]))
+        key: _Columns = np.frombuffer(name.encode(), np.uint8)[None], None  # (1, bytes)
+        entry = [*_with_length(_FIRST_TAG, [key]), *_with_length(_SECOND_TAG, feature)]
+        columns += _with_length(_FIRST_TAG, entry)
     columns = _with_length(_FIRST_TAG, columns)
     rows = max(len(data) for data, _ in columns)
     widths = [data.shape[1] for data, _ in columns]
@@ -320,16 +325,6 @@ def encode_examples(features: Mapping[str, np.ndarray]) -> list[bytes]:
     ends = np.cumsum(is_there.sum(axis=1)).tolist()
     joined = data[is_there].tobytes()
     return [joined[begin:end] for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
-
-
-def _encode_feature(name: bytes, values: np.ndarray) -> list[_Columns]:
-    payload: _Columns
-    if values.dtype.kind == "f":
-        tag, payload = _FLOAT_LIST_TAG, (np.ascontiguousarray(values, "<f4").view(np.uint8), None)
-    else:
-        tag, payload = _INT64_LIST_TAG, _encode_varints(values)
-    feature = _with_length(tag, _with_length(_FIRST_TAG, [payload]))
-    return _with_length(_FIRST_TAG, [*_with_length(_FIRST_TAG, [_constant(name)]), *_with_length(_SECOND_TAG, feature)])
 
 
 def _encode_varints(values: np.ndarray) -> _Columns:
@@ -353,11 +348,7 @@ def _with_length(tag: bytes, columns: list[_Columns]) -> list[_Columns]:
     fixed = sum(data.shape[1] for data, is_there in columns if is_there is None)
     lengths = [is_there.sum(axis=1, dtype=np.int64) for _, is_there in columns if is_there is not None]
     length = np.asarray(fixed + sum(lengths), np.int64).reshape(-1, 1)  # (records, 1), or (1, 1) if all are equal
-    return [_constant(tag), _encode_varints(length), *columns]
-
-
-def _constant(data: bytes) -> _Columns:
-    return np.frombuffer(data, np.uint8)[None], None  # (1, bytes)
+    return [(np.frombuffer(tag, np.uint8)[None], None), _encode_varints(length), *columns]  # the tag: (1, 1)
 
 
 # Schema of pre-training records: features named as in google-research/bert, so that its trainers read our files.

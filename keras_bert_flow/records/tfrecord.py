@@ -10,6 +10,7 @@ import mmap
 import struct
 from array import array
 from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -43,23 +44,21 @@ def write_tfrecords(path: str | Path, records: Iterable[bytes]) -> list[FileSumm
     path = Path(path)
     index_path = path.with_name(path.name + INDEX_SUFFIX)
     digest, index_digest, end, offsets = hashlib.sha256(), hashlib.sha256(), 0, array("Q", [0])
+    records = iter(records)
     with open(path, "wb") as file, open(index_path, "wb") as index:
-
-        def write_offsets() -> None:
+        while True:
+            for record in islice(records, _HELD_OFFSETS):
+                framed = frame_record(record)
+                file.write(framed)
+                digest.update(framed)
+                end += len(framed)
+                offsets.append(end)
+            if not offsets:
+                break
             content = np.array(offsets, "<u8").tobytes()
             index.write(content)
             index_digest.update(content)
             del offsets[:]
-
-        for record in records:
-            framed = frame_record(record)
-            file.write(framed)
-            digest.update(framed)
-            end += len(framed)
-            offsets.append(end)
-            if len(offsets) == _HELD_OFFSETS:
-                write_offsets()
-        write_offsets()
         index_bytes = index.tell()
     return [
         FileSummary(path.name, end, digest.hexdigest(), index_bytes // _OFFSET_BYTES - 1),
@@ -95,7 +94,16 @@ class TFRecordFile:
         self.path, self._mapped = Path(path), mapped
         self._bytes = self._open()
         index = self.path.with_name(self.path.name + INDEX_SUFFIX)
-        self._offsets = self._read_index(index) if index.exists() else self._scan()
+        if index.exists():
+            index_bytes, most = index.stat().st_size, _OFFSET_BYTES * (len(self._bytes) // _OVERHEAD_BYTES + 1)
+            if index_bytes > most or index_bytes % _OFFSET_BYTES:
+                raise ValueError(
+                    f"An index must have the offset of each record. Received: {index}, of {index_bytes:,} bytes for "
+                    f"{len(self._bytes):,} bytes of records. Restore the file or rebuild the records."
+                )
+            self._offsets = np.fromfile(index, "<u8")
+        else:
+            self._offsets = self._scan()
         if not len(self._offsets) or int(self._offsets[-1]) != len(self._bytes):
             raise ValueError(
                 f"A record file must end where its index, or else its last record, says. Received: {self.path}. "
@@ -127,11 +135,8 @@ class TFRecordFile:
             )
         return data
 
-    def __getstate__(self) -> dict:
-        return {"path": self.path, "mapped": self._mapped}
-
-    def __setstate__(self, state: dict) -> None:
-        type(self).__init__(self, **state)
+    def __reduce__(self):
+        return type(self), (self.path, self._mapped)
 
     def _open(self) -> Any:  # sliceable like bytes
         index = self.path.with_name(self.path.name + INDEX_SUFFIX)
@@ -142,15 +147,6 @@ class TFRecordFile:
         with open(self.path, "rb") as file:
             is_empty = not self.path.stat().st_size
             return b"" if is_empty else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-    def _read_index(self, path: Path) -> np.ndarray:
-        most = _OFFSET_BYTES * (len(self._bytes) // _OVERHEAD_BYTES + 1)
-        if path.stat().st_size > most or path.stat().st_size % _OFFSET_BYTES:
-            raise ValueError(
-                f"An index must have the offset of each record. Received: {path}, of {path.stat().st_size:,} bytes for "
-                f"{len(self._bytes):,} bytes of records. Restore the file or rebuild the records."
-            )
-        return np.fromfile(path, "<u8")
 
     def _scan(self) -> np.ndarray:
         offsets = [0]
@@ -210,7 +206,8 @@ def check_records(folder: str | Path, digests: bool = True, files: OpenedFiles |
 def check_records_config(config: Mapping[str, Any]) -> None:
     """Raise ValueError unless the settings of records in a manifest, if present, have the right types."""
     fraction = config.get("masked_fraction", 0)
-    checks = {name: _is_size(config.get(name, 1)) for name in ("vocabulary_size", "sequence_length", "max_predictions")}
+    sizes = {name: config.get(name, 1) for name in ("vocabulary_size", "sequence_length", "max_predictions")}
+    checks = {name: type(size) is int and 0 < size < 1 << 31 for name, size in sizes.items()}
     checks |= {name: isinstance(config.get(name, ""), str) for name in ("objective", "mask_unit")}
     checks |= {"cased": isinstance(config.get("cased", False), bool)}
     checks |= {"masked_fraction": type(fraction) in (int, float) and 0 <= fraction <= 1}
@@ -219,10 +216,6 @@ def check_records_config(config: Mapping[str, Any]) -> None:
         raise ValueError(
             f"The manifest of records must say how they were made. Received: {name}={received}. Build the folder again."
         )
-
-
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 0 < value < 1 << 31
 
 
 def find_extra_files(folder: str | Path, manifest: Manifest) -> list[str]:

@@ -7,7 +7,7 @@ are named in keys by content, so the key of a result does not depend on whether 
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.results.artifacts import canonical_json, publishing
 from keras_bert_flow.results.lineage import TOKENIZER, TOKENIZER_FILES, Result, find_results, list_sources, walk_sources
-from keras_bert_flow.results.locks import hold_input, holding_inputs
 from keras_bert_flow.results.manifest import Manifest, check_folder, is_published, read_manifest, store_manifest
+from keras_bert_flow.results.publishing import hold_input, holding_inputs
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_settings
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_settings
 from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_settings
@@ -74,7 +74,12 @@ def list_adoptions(
         config: settings that vocabularies and records may have been made with, where no report says it.
         stage: look at results of this stage only.
     """
-    old = [result for result in results if _is_earlier(result) and stage in (None, result.stage)]
+    whole = [result for result in results if result.state == "whole" and stage in (None, result.stage)]
+    old = [
+        result
+        for result in whole
+        if result.manifest is not None and result.manifest.revision is None and result.manifest.stage in STAGES
+    ]
     reported = _find_reported(results) if any(result.stage in _OF_TEXT for result in old) else {}
     return [
         _examine(result, results, [*reported.get(result.folder, []), *([config] if config else [])]) for result in old
@@ -88,16 +93,12 @@ def find_earlier(folder: Path, config: PipelineConfig | None = None) -> Path | N
         folder: `<store>/<stage>/<key>`, which does not exist.
         config: as for `list_adoptions`.
     """
-    if not any(map(_is_earlier_folder, folder.parent.glob("[!.]*"))):
+    others = [other for other in folder.parent.glob("[!.]*") if (other / MANIFEST).is_file()]
+    if all(_read_revision(other) is not None for other in others):
         return None
     stage, key = folder.parent.name, folder.name
     found = list_adoptions(find_results(folder.parent.parent), config, stage)
     return next((one.result.folder for one in found if one.key == key), None)
-
-
-def describe_earlier(earlier: Path) -> str:
-    """Return a clause on a result of an earlier version that a run would make again."""
-    return f"an earlier version made it, {earlier}; `kbf runs adopt {earlier.parent.parent}` has it used"
 
 
 def adopt(adoption: Adoption) -> Path:
@@ -139,15 +140,6 @@ def _link_files(folder: Path, work: Path) -> None:
                 shutil.copy2(source, target)
 
 
-def _is_earlier(result: Result) -> bool:
-    manifest = result.manifest
-    return result.state == "whole" and manifest is not None and manifest.revision is None and manifest.stage in STAGES
-
-
-def _is_earlier_folder(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file() and _read_revision(folder) is None
-
-
 def _read_revision(folder: Path) -> int | None:
     """Return the revision in the manifest of a folder; None if there is none."""
     try:
@@ -160,8 +152,12 @@ def _examine(result: Result, results: Sequence[Result], configs: Sequence[Pipeli
     manifest = result.manifest
     if manifest is None:
         return Adoption(result, "", "it has no manifest")
-    if twin := next((other for other in results if _is_adopted(manifest, other.manifest)), None):
-        return Adoption(result, "", f"adopted as {twin.key}")
+    for other in results:
+        adopted = other.manifest
+        if adopted is None or adopted.revision is None:
+            continue
+        if manifest == replace(adopted, key=manifest.key, revision=None, digest=manifest.digest):
+            return Adoption(result, "", f"adopted as {other.key}")  # the same but for what adopting changes
     try:
         key, added = _find_key(result, manifest, results, configs)
     except ValidationError as error:
@@ -178,15 +174,6 @@ def _examine(result: Result, results: Sequence[Result], configs: Sequence[Pipeli
     return Adoption(result, "", f"made again as {key}") if is_there else adoption
 
 
-def _is_adopted(earlier: Manifest, other: Manifest | None) -> bool:
-    """Return whether another manifest is that of an earlier version but for what adopting changes."""
-    return (
-        other is not None
-        and other.revision is not None
-        and earlier == replace(other, key=earlier.key, revision=None, digest=earlier.digest)
-    )
-
-
 def _find_key(
     result: Result, manifest: Manifest, results: Sequence[Result], configs: Sequence[PipelineConfig]
 ) -> tuple[str, tuple[str, ...]]:
@@ -199,7 +186,11 @@ def _find_key(
     if result.stage == RECORDS.name and not any(name.startswith("corpus-") for name in inputs):
         return IMPORTED.make_key(values, inputs), ()
     if result.stage == VOCABULARY.name:
-        return _choose(_vocabulary_keys(manifest, configs)), ()
+        if values.get("file") is not None:
+            raise Unadoptable("it is copied again in a moment")
+        made = [one for one in configs if canonical_json(one.vocabulary.model_dump()) == canonical_json(values)]
+        settings = [vocabulary_settings(one.corpus, one.vocabulary) for one in made]
+        return _choose(VOCABULARY.make_key(one, inputs) for one in settings), ()
     if result.stage == RECORDS.name:
         return _choose(_records_keys(result, manifest, results, configs)), ()
     if result.stage == PRETRAINING.name:
@@ -229,21 +220,13 @@ def _read_config(values: Mapping[str, Any], sections: Sequence[str]) -> tuple[Pi
     return PipelineConfig().model_copy(update=read), tuple(added)
 
 
-def _choose(keys: Iterator[str]) -> str:
+def _choose(keys: Iterable[str]) -> str:
     found = sorted({*keys})
     if len(found) > 1:
         raise Unadoptable("reports of it have different settings of the corpus")
     if not found:
         raise Unadoptable(_NO_CONFIG)
     return found[0]
-
-
-def _vocabulary_keys(manifest: Manifest, configs: Sequence[PipelineConfig]) -> Iterator[str]:
-    if manifest.config.get("file") is not None:
-        raise Unadoptable("it is copied again in a moment")
-    for config in configs:
-        if _are_equal(config.vocabulary.model_dump(), manifest.config):
-            yield VOCABULARY.make_key(vocabulary_settings(config.corpus, config.vocabulary), manifest.inputs)
 
 
 def _records_keys(
@@ -261,7 +244,7 @@ def _records_keys(
         for phase in config.phases:
             facts = phase.records.model_dump() | {"seed": config.seed}
             facts |= {"cased": cased} if file.suffix == ".txt" else {}  # another tokenizer says so itself
-            if _are_equal(facts, {name: manifest.config.get(name) for name in facts}):
+            if canonical_json(facts) == canonical_json({name: manifest.config.get(name) for name in facts}):
                 yield records_key_of(text, config.corpus, phase.records, file, cased, config.seed)
 
 
@@ -304,7 +287,3 @@ def _find_reported(results: Sequence[Result]) -> dict[Path, list[PipelineConfig]
         for made, _ in walk_sources(result, results):
             found.setdefault(made.folder, []).append(config)
     return found
-
-
-def _are_equal(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    return canonical_json(first) == canonical_json(second)

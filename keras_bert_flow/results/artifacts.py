@@ -1,27 +1,40 @@
-"""Content keys and atomic publishing of results: digests, locks, folders that are renamed when complete.
+"""Content keys, digests and locks of results, and folders that are published by a rename when they are complete.
 
 A stage's output is a folder named by a key: the digest of everything it was made from. It is built under another name
 and renamed when it is complete, so a folder with a manifest is complete, even after a kill at any time.
 """
 
 import errno
+import fcntl
 import hashlib
 import json
+import logging
 import mmap
 import os
 import re
+import shlex
 import shutil
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from keras_bert_flow.console.interrupts import on_leaving
+from keras_bert_flow.console.terminal import abridge, escape_controls
 from keras_bert_flow.files.outputs import existing_output, work_folder
-from keras_bert_flow.files.paths import check_local, check_work_folder, make_folder, refuse_link
-from keras_bert_flow.results.locks import locked
+from keras_bert_flow.files.paths import (
+    check_local,
+    check_work_folder,
+    make_folder,
+    name_owner,
+    open_shared,
+    refuse_link,
+)
 
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
@@ -84,28 +97,25 @@ class OpenedFiles:
 
     def map(self, path: str | Path) -> mmap.mmap | bytes:
         """Return the content of a file."""
-        return self._open(path)[1]
+        name = os.path.realpath(path)  # `verify` resolves links
+        if name not in self._opened or _find_version(self._opened[name][0]) != _find_version(os.stat(name)):
+            with open(name, "rb") as file:
+                status = os.fstat(file.fileno())
+                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b""
+            self._opened[name] = status, content
+        return self._opened[name][1]
 
     def read(self, path: str | Path, limit: int = -1) -> bytes:
         """Return the first bytes of a file, at most `limit`; -1: all."""
-        return self._open(path)[1][: None if limit < 0 else limit]
+        return self.map(path)[: None if limit < 0 else limit]
 
     def digest(self, path: str | Path) -> str:
         """Return the sha256 of a file, cached as by `file_digest`."""
         if os.fspath(path).endswith(self._passing):
             return file_digest(path)
-        status, content = self._open(path)
+        content = self.map(path)
+        status, _ = self._opened[os.path.realpath(path)]
         return _find_digest(status, lambda: _hash(content))
-
-    def _open(self, path: str | Path) -> tuple[os.stat_result, mmap.mmap | bytes]:
-        name = os.path.realpath(path)  # `verify` resolves links
-        opened = self._opened.get(name)
-        if opened is None or _find_version(opened[0]) != _find_version(os.stat(name)):
-            with open(name, "rb") as file:
-                status = os.fstat(file.fileno())
-                content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if status.st_size else b""
-            opened = self._opened[name] = status, content
-        return opened
 
 
 def release(content: mmap.mmap | bytes) -> None:
@@ -151,7 +161,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
         try:
             with on_leaving(lambda _: _discard(work, resumable)):  # first: a signal may arrive at once
                 if not resumable:
-                    _remove(work)
+                    _discard(work, resumable)
                 work.mkdir(exist_ok=resumable)  # fails if rmtree failed: old files must not be published
                 # Temporary files of killed runs would be published with it.
                 for path in list(work.rglob(f".*{TEMPORARY_SUFFIX}")):
@@ -159,7 +169,7 @@ def publishing(output: str | Path, resumable: bool = False) -> Iterator[Path]:
                 yield work
                 sync_folder(work)
                 os.rename(work, output)
-            _sync(output.parent)
+            sync_folder(output.parent, is_deep=False)
         except BaseException as error:
             _discard(work, resumable)
             if reason := _find_no_room(error):
@@ -214,11 +224,14 @@ def follow_umask(path: Path) -> None:
     path.chmod(mode)
 
 
-def sync_folder(folder: Path) -> None:
-    """Flush every file of a folder, and the folder itself, to the disk (fsync)."""
-    for path in folder.rglob("*"):
-        _sync(path)
-    _sync(folder)
+def sync_folder(folder: Path, is_deep: bool = True) -> None:
+    """Flush a folder to the disk (fsync), by default with everything in it."""
+    for path in (*folder.rglob("*"), folder) if is_deep else (folder,):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 _CUT_ARRAY = re.compile(r"^\d+ requested and \d+ written")  # of NumPy
@@ -255,18 +268,17 @@ def _find_no_room(error: BaseException) -> str:
 
 
 def _discard(work: Path, resumable: bool) -> None:
-    """Remove a work folder that will not be published, unless it holds something to resume."""
-    if not resumable:
-        _remove(work)
-    elif work.is_dir() and not any(work.iterdir()):
-        work.rmdir()
+    """Remove a work folder that will not be published, unless it holds something to resume.
 
-
-def _remove(folder: Path) -> None:
-    """Remove a folder, retrying for a few seconds, since a worker of a killed run may still write to it."""
+    Removing is retried for a few seconds, since a worker of a killed run may still write to the folder.
+    """
+    if resumable:
+        if work.is_dir() and not any(work.iterdir()):
+            work.rmdir()
+        return
     for _ in range(50):
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
+        shutil.rmtree(work, ignore_errors=True)
+        if not work.exists():
             return
         time.sleep(0.1)
 
@@ -276,9 +288,100 @@ def temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{os.getpid()}{TEMPORARY_SUFFIX}")
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+# File locks, so that one process makes a result.
+
+WAITING = "Waiting for "
+RUN_NAME = "KBF_RUN_NAME"  # environment variable: the name of the flow run that a process is part of
+DESCRIBED_SECONDS = 0.5  # how long to wait for a new holder to write its description
+
+_logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True, tell: Callable[[str], None] = _logger.warning) -> Iterator[None]:
+    """Hold an advisory lock; the system releases it when the process dies, however it dies.
+
+    While the lock is held, the file holds the process, host, start time and command of the holder.
+
+    Args:
+        wait: wait for another holder, however long it takes.
+        tell: called before a wait with one line that names the holder; by default a warning is logged.
+    Raises:
+        BlockingIOError: another process holds the lock, and `wait` is False.
+    """
+    has_told = False
+    while True:
+        with _open(path) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not wait:
+                    raise
+                if not has_told:
+                    tell(f"{WAITING}{path}, held by {read_holder(file)}.")
+                    has_told = True
+                fcntl.flock(file, fcntl.LOCK_EX)
+            if not is_same_file(file, path):  # the holder before us removed it while we waited
+                continue
+            try:
+                with suppress(OSError):  # a full disk, or another user's file, is no obstacle to a lock
+                    file.truncate(0)
+                    file.seek(0)
+                    file.write(describe_process().encode(errors="replace"))
+                with on_leaving(lambda _: path.unlink(missing_ok=True)):
+                    yield
+            finally:
+                with suppress(OSError):  # another user's in a folder that is open to all
+                    path.unlink(missing_ok=True)
+            return
+
+
+def find_holder(path: Path) -> str | None:
+    """Return a description of the holder of a lock, or None if it is free; does not acquire the lock."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        with _open(path, is_made=False) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return read_holder(file)
+    except FileNotFoundError:
+        pass
+    except PermissionError:
+        return f"a process of {name_owner(path.lstat().st_uid)}, whose lock you may not read"
+    return None
+
+
+def describe_process() -> str:
+    """Return a description of this process for those who wait for it."""
+    program = Path(sys.argv[0] or "python").name
+    command = shlex.join(["kbf" if program == "__main__.py" else program, *sys.argv[1:]])
+    since = datetime.now().astimezone().isoformat(" ", "seconds")
+    run = " ".join(os.environ.get(RUN_NAME, "").split())
+    of_run = f" of the run `{run}`" if run else ""
+    return f"process {os.getpid()}{of_run} on {socket.gethostname()} since {since}: {command}"
+
+
+def read_holder(file: IO[bytes]) -> str:
+    """Return what the holder of a lock wrote into its file, fit for one line."""
+    deadline = time.monotonic() + DESCRIBED_SECONDS
+    while True:
+        file.seek(0)
+        holder = (file.read(4096) or b"").decode(errors="replace")
+        if holder or time.monotonic() > deadline:
+            return abridge(escape_controls(holder)) or "another process"
+        time.sleep(0.02)
+
+
+def _open(path: Path, is_made: bool = True) -> IO[bytes]:
+    """Open a lock file, another user's for reading only."""
+    descriptor = open_shared(path, is_made)
+    is_ours = fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+    return os.fdopen(descriptor, "rb+" if is_ours else "rb", buffering=0)
+
+
+def is_same_file(file: IO, path: Path) -> bool:
+    """Return whether an open file is still the one at a path."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
+    except FileNotFoundError:
+        return False

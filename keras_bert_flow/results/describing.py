@@ -11,7 +11,7 @@ from typing import Any
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.terminal import JOINERS, escape_controls, fit
 from keras_bert_flow.files.documents import read_json_object
-from keras_bert_flow.results.lineage import Result, Source, list_sources, store_of, walk_sources
+from keras_bert_flow.results.lineage import Result, Source, list_sources, walk_sources
 from keras_bert_flow.results.manifest import is_measurement
 from keras_bert_flow.results.stages.registry import STAGES
 
@@ -40,7 +40,8 @@ def read_settings(result: Result) -> Flat:
     config = result.manifest.config if result.manifest else {}
     if result.stage not in PipelineConfig.model_fields or result.stage in config:
         return flatten(config)
-    own = {name: value for name, value in config.items() if name not in MOVED or name in _fields(result.stage)}
+    section: Any = PipelineConfig.model_fields[result.stage].annotation
+    own = {name: value for name, value in config.items() if name not in MOVED or name in section.model_fields}
     moved = {MOVED[name]: value for name, value in config.items() if name not in own}
     return flatten({result.stage: own}) | moved
 
@@ -64,14 +65,6 @@ def read_scores(result: Result) -> Flat:
     return {name: value for name, value in scores.items() if not is_measurement(name.rpartition(".")[2])}
 
 
-def list_changed(result: Result) -> Flat:
-    """Return the non-default settings, as an option `--set` takes them."""
-    defaults = flatten(PipelineConfig().model_dump(mode="json"))
-    settings = read_settings(result)
-    known = {name: value for name, value in settings.items() if name.split(".")[0] in PipelineConfig.model_fields}
-    return {name: value for name, value in known.items() if name not in NOT_SETTINGS and defaults.get(name) != value}
-
-
 def list_differences(first: Flat, second: Flat) -> list[tuple[str, Any, Any]]:
     """Return (name, first value, second value) for values that differ; None if one lacks the name."""
     names = sorted(first.keys() | second.keys())
@@ -81,11 +74,6 @@ def list_differences(first: Flat, second: Flat) -> list[tuple[str, Any, Any]]:
 def as_yaml(value: Any) -> str:
     """Format a value for `--set`."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
-def _fields(section: str) -> set[str]:
-    annotation: Any = PipelineConfig.model_fields[section].annotation
-    return {*annotation.model_fields}
 
 
 SHOWN_DIGITS = 8  # of a short key
@@ -120,7 +108,9 @@ def as_row(result: Result, uses: Sequence[Result], now: float, is_short: bool = 
     if result.owner:
         state = f"in work: {result.owner}"
     needed = ", ".join(f"{other.stage} {short_key(other.key)}" for other in uses)
-    size, age = f"{result.file_bytes / 1e6:,.1f} MB", show_age(now - result.changed_at)
+    size, seconds = f"{result.file_bytes / 1e6:,.1f} MB", now - result.changed_at
+    largest = (f"{int(seconds // length)} {unit}" for unit, length in UNITS if seconds >= length)
+    age = next(largest, f"{max(0, int(seconds))} s")
     key = short_key(result.key) if is_short else result.key
     return [result.stage, result.name or "-", key, size, age, describe_maker(result), needed or "-", state]
 
@@ -141,14 +131,6 @@ def align(rows: Sequence[Sequence[str]], columns: int | None = None) -> str:
     return "\n".join(
         "  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     )
-
-
-def show_age(seconds: float) -> str:
-    """Format an age in its largest unit."""
-    for unit, length in UNITS:
-        if seconds >= length:
-            return f"{int(seconds // length)} {unit}"
-    return f"{max(0, int(seconds))} s"
 
 
 def describe_maker(result: Result) -> str:
@@ -185,8 +167,12 @@ def draw_tree(result: Result, results: Sequence[Result], part: str = "", columns
         part: a part of the result, such as a model, which the tree is of.
         columns: the width to fit the lines into, with short keys; None for lines of any length.
     """
-    key = result.key if columns is None else short_key(result.key)
-    place = str(result.folder) if columns is None else name_near(result.folder)
+    key, place = result.key, str(result.folder)
+    if columns is not None:
+        folder, here = result.folder.absolute(), Path.cwd()
+        is_near = folder.is_relative_to(here)
+        key = short_key(key)
+        place = str(folder.relative_to(here)) if is_near else "…/" + "/".join(folder.parts[-2:])
     lines, drawn = [f"{f'{part} of ' if part else ''}{result.stage} {key}  {place}"], {result.folder}
 
     def draw(parent: Result, margin: str) -> None:
@@ -223,18 +209,6 @@ def list_commands(
     return [_break_lines(words, columns) if columns else shlex.join(words) for words in commands]
 
 
-def find_base(result: Result) -> Path:
-    """Return the folder that paths in commands are shortest from: the current one, or that of the results."""
-    store, here = store_of(result.folder), Path.cwd()
-    return here if store.is_relative_to(here) else store
-
-
-def name_near(path: Path) -> str:
-    """Return a path relative to the current folder if it lies there, and else its folder of results and key."""
-    path, here = path.absolute(), Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else "…/" + "/".join(path.parts[-2:])
-
-
 def _break_lines(words: Sequence[str], columns: int) -> str:
     """Break a command before its options, as a shell reads it."""
     pieces: list[str] = []
@@ -254,33 +228,33 @@ def _break_lines(words: Sequence[str], columns: int) -> str:
 
 
 def _write_command(result: Result, sources: Sequence[Source], base: Path | None) -> list[str]:
-    def find_place(source: Source) -> str:
-        return _place(source.results[0].folder / source.part, base) if source.results else source.name.upper()
+    def name_place(path: Path) -> str:
+        return str(path.relative_to(base)) if base is not None and path.is_relative_to(base) else str(path)
 
     stage = STAGES.get(result.stage)
     if stage is None:
         return ["#", f"{result.folder}: its stage is not known"]
     words = ["kbf", stage.command]
-    inputs = {source.name: source for source in sources}
+    held = {source.name: source for source in sources}
+    places = {name: name_place(one.results[0].folder / one.part) for name, one in held.items() if one.results}
+    inputs = {name: places.get(name, name.upper()) for name in held}
     for name, option in stage.options.items():
         if name in inputs:
-            words += [option, find_place(inputs[name])]
+            words += [option, inputs[name]]
     if result.stage == "evaluation":
-        phases = [source for name, source in inputs.items() if name.startswith("pretrained-")]
-        words += ["--pretrained", find_place(phases[-1])] if phases else []
-        words += [word for phase in phases[:-1] for word in ("--earlier", find_place(phase))]
+        phases = [place for name, place in inputs.items() if name.startswith("pretrained-")]
+        words += ["--pretrained", phases[-1]] if phases else []
+        words += [word for phase in phases[:-1] for word in ("--earlier", phase)]
     if stage.reads_text:
-        text = [source for name, source in inputs.items() if name.startswith("corpus-")]
-        places = [find_place(source) for source in text if source.results]
-        words += [word for place in places for word in ("--input", place)] or ["--input", "TEXT"]
+        text = [place for name, place in places.items() if name.startswith("corpus-")]
+        words += [word for place in text for word in ("--input", place)] or ["--input", "TEXT"]
     if stage.reads_tables:
         words += ["--config", "CONFIG"]
     if result.stage != "corpus":
-        for name, value in list_changed(result).items():
-            if name.split(".")[0] not in ("corpus", "beam"):
+        defaults = flatten(PipelineConfig().model_dump(mode="json"))
+        for name, value in read_settings(result).items():
+            section = name.split(".")[0]
+            is_setting = section in PipelineConfig.model_fields and name not in NOT_SETTINGS
+            if is_setting and section not in ("corpus", "beam") and defaults.get(name) != value:
                 words += ["--set", f"{name}={as_yaml(value)}"]
-    return [*words, "--output", _place(result.output, base)]
-
-
-def _place(path: Path, base: Path | None) -> str:
-    return str(path.relative_to(base)) if base is not None and path.is_relative_to(base) else str(path)
+    return [*words, "--output", name_place(result.output)]

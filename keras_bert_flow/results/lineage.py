@@ -3,19 +3,20 @@
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from keras_bert_flow.files.outputs import MANIFEST
-from keras_bert_flow.results.locks import find_holder
+from keras_bert_flow.results.artifacts import find_holder
 from keras_bert_flow.results.manifest import Manifest, check_folder, manifest_digest, read_manifest
 from keras_bert_flow.results.stages.registry import STAGES
 
 State = Literal["whole", "damaged", "unfinished", "set aside", "removed"]
 UNKNOWN = "?"
 REPORT_LINKS, MODEL_LINK = ("report.html", "report.md"), "model"  # of the newest run of a name; see `results.choosing`
-REMOVED_SUFFIX = ".removed"  # of a folder that is being removed; see `results.collection`
+REMOVED_SUFFIX = ".removed"  # of a folder that is being removed; see `results.choosing`
 _HIDDEN = re.compile(r"\.(?P<name>.+)\.(?P<kind>work|removed)")
 _SET_ASIDE = re.compile(r"(?P<name>.+)\.damaged-[0-9]+")
 
@@ -63,11 +64,6 @@ class Result:
         """The path of the folder once it is published."""
         match = _HIDDEN.fullmatch(self.folder.name)
         return self.folder.with_name(match["name"]) if match else self.folder
-
-    @property
-    def lock(self) -> Path:
-        """The file that is locked while the folder is built; see `results.artifacts.publishing`."""
-        return self.output.with_name(f".{self.output.name}.lock")
 
 
 def find_results(folder: str | Path) -> list[Result]:
@@ -136,13 +132,17 @@ def read_result(folder: Path) -> Result:
         state = "damaged"
     renamed = hidden or aside
     name = renamed["name"] if renamed else folder.name
-    files = list(_list_files(folder))
-    changed_at = max((status.st_mtime for _, status in files), default=folder.lstat().st_mtime)
+    files: list[os.stat_result] = []
+    for place, _, names in os.walk(folder):
+        for file in names:
+            with suppress(OSError):  # removed meanwhile
+                files.append(os.lstat(os.path.join(place, file)))
+    changed_at = max((status.st_mtime for status in files), default=folder.lstat().st_mtime)
     if state == "whole":
         changed_at = (folder / MANIFEST).stat().st_mtime
-    named = next((place.name for place in (folder.parent, folder) if place.name in STAGES), UNKNOWN)
+    named = next((one.name for one in (folder.parent, folder) if one.name in STAGES), UNKNOWN)
     stage = manifest.stage if manifest else named
-    size = sum(status.st_size for _, status in files)
+    size = sum(status.st_size for status in files)
     owner = find_holder(folder.with_name(f".{name}.lock"))
     return Result(folder, stage, manifest.key if manifest else name, state, fault, manifest, size, changed_at, owner)
 
@@ -186,15 +186,6 @@ def _read_manifest(folder: Path) -> tuple[Manifest | None, str]:
     return manifest, ""
 
 
-def _list_files(folder: Path) -> Iterator[tuple[str, os.stat_result]]:
-    for place, _, names in os.walk(folder):
-        for name in names:
-            try:
-                yield name, os.lstat(os.path.join(place, name))
-            except OSError:  # removed meanwhile
-                continue
-
-
 # Find which result was made from which, by matching the input digests of manifests with the files of other results.
 #
 # An input is identified by its content in three ways: a file by its sha256, a published folder by the digests of its
@@ -223,10 +214,16 @@ class Source:
 
 
 def list_sources(result: Result, results: Sequence[Result]) -> list[Source]:
-    """Return the inputs of a result, in the order of its manifest; empty if it has no manifest."""
+    """Return the inputs of a result, in the order of its manifest; empty if it has no manifest.
+
+    The tokenizer that records hold a copy of is one of them.
+    """
     if result.manifest is None:
         return []
-    inputs = [*result.manifest.inputs.items(), *_copied_tokenizer(result)]
+    inputs = [*result.manifest.inputs.items()]
+    if result.stage == "records" and TOKENIZER not in result.manifest.inputs:
+        digests = {file.name: file.sha256 for file in result.manifest.files}
+        inputs += [(TOKENIZER, digests[name]) for name in TOKENIZER_FILES if name in digests]
     return [_find_source(result, name, digest, results) for name, digest in inputs]
 
 
@@ -295,21 +292,8 @@ def find_part(digest: str, manifest: Manifest) -> str | None:
     if not all(name and SHA256.fullmatch(sha256) for name, sha256 in wanted):
         return None
     files = {file.name: file.sha256 for file in manifest.files}
-    for prefix in _list_nested(files):
+    folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
+    for prefix in sorted("" if folder == "." else f"{folder}/" for folder in folders):
         if all(files.get(f"{prefix}{name}") == sha256 for name, sha256 in wanted):
             return prefix.rstrip("/")
     return None
-
-
-def _list_nested(files: dict[str, str]) -> list[str]:
-    """Return the folders that contain the files, each with a trailing slash, and "" for the outermost one."""
-    folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
-    return sorted("" if folder == "." else f"{folder}/" for folder in folders)
-
-
-def _copied_tokenizer(result: Result) -> Iterator[tuple[str, str]]:
-    """Yield the tokenizer that records hold a copy of, as an input."""
-    if result.stage != "records" or result.manifest is None or TOKENIZER in result.manifest.inputs:
-        return
-    digests = {file.name: file.sha256 for file in result.manifest.files}
-    yield from ((TOKENIZER, digests[name]) for name in TOKENIZER_FILES if name in digests)

@@ -6,7 +6,7 @@ import os
 import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,7 +67,11 @@ def noting_cost(folder: Path) -> Iterator[None]:
             describe_machine(),
         )
         if folder.is_dir() and any(folder.iterdir()):
-            _append(folder / COSTS, json.dumps(asdict(cost)))
+            # Not on a full disk, or in a missing folder, which the work itself reports.
+            with suppress(OSError), open(folder / COSTS, "a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(cost)) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
 
 
 def read_costs(folder: str | Path) -> list[Cost]:
@@ -86,16 +90,6 @@ def read_costs(folder: str | Path) -> list[Cost]:
         except (ValueError, TypeError):
             continue
     return costs
-
-
-def _append(path: Path, line: str) -> None:
-    try:
-        with open(path, "a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:  # a full disk or a missing folder, which the work itself reports
-        pass
 
 
 def _processor_seconds() -> float:
@@ -124,10 +118,6 @@ MEASURED_SUFFIXES = ("seconds", "_per_second", "peak_bytes")
 # The devices and machine, when it began, in how many parts, where the base of an adapter is and where a run was copied
 # from; and what it was made from, which is in its key.
 MEASURED = {"devices", "machine", "began", "parts", "base_model_name_or_path", "reused_from", "identity"}
-
-
-def is_informational(path: Path) -> bool:
-    return path.name in INFORMATIONAL
 
 
 def digest_results(path: Path) -> str | None:
@@ -172,11 +162,6 @@ class FileSummary:
     records: int | None = None
     informational: bool = False
     results: str | None = None
-
-    @property
-    def key_digest(self) -> str:
-        """Digest in the keys of results made from the file, unless it is informational."""
-        return self.results or self.sha256
 
 
 @dataclass(frozen=True)
@@ -230,10 +215,16 @@ def write_manifest(
     found = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     found -= {MANIFEST, COSTS}
     names = [name for name in sorted(found | {*known}) if Path(name).parts[0] != without]
-    summaries = tuple(known.get(name) or _summarise(folder, name) for name in names)
-    return store_manifest(
-        folder, Manifest(stage, key, config, inputs, summaries, counters, package_version(), revision)
-    )
+    summaries = []
+    for name in names:
+        if name in known:
+            summaries.append(known[name])
+            continue
+        path = folder / name
+        facts = path.stat().st_size, file_digest(path), None, path.name in INFORMATIONAL, digest_results(path)
+        summaries.append(FileSummary(name, *facts))
+    manifest = Manifest(stage, key, config, inputs, (*summaries,), counters, package_version(), revision)
+    return store_manifest(folder, manifest)
 
 
 def store_manifest(folder: Path, manifest: Manifest) -> Manifest:
@@ -257,6 +248,7 @@ def read_manifest(folder: str | Path, read: Read = read_file) -> Manifest:
         raise FileNotFoundError(
             f"A published folder must hold {MANIFEST}. Received: {folder}, without {MANIFEST}. Build it again."
         )
+    damaged = ValueError(f"A manifest must be whole. Received: {path}, damaged. Build the folder again.")
     try:
         values = read_json(path, read)
         is_whole = values.get("digest", "") in ("", _digest_fields(values))
@@ -264,12 +256,15 @@ def read_manifest(folder: str | Path, read: Read = read_file) -> Manifest:
         manifest = Manifest(files=files, **values)
         _check_types(manifest)
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise _damaged(path) from None
+        raise damaged from None
     for summary in files:
-        if not _stays_inside(Path(folder), summary.name):
+        is_plain = "\\" not in summary.name and "\0" not in summary.name
+        is_plain = is_plain and not {"", ".", ".."} & set(summary.name.split("/"))
+        # Following symbolic links, the file is below the folder.
+        if not is_plain or not (path.parent / summary.name).resolve().is_relative_to(path.parent.resolve()):
             raise ValueError(f"A manifest must name files of its folder. Received: {path}, with {summary.name!r}.")
     if not is_whole:
-        raise _damaged(path)
+        raise damaged
     return manifest
 
 
@@ -329,7 +324,9 @@ def is_published(folder: str | Path, key: str) -> bool:
 
 def manifest_digest(manifest: Manifest) -> str:
     """Digest the content of a folder, for use as an input of the next stage, without its informational files."""
-    return canonical_json([(file.name, file.key_digest) for file in manifest.files if not file.informational])
+    return canonical_json(
+        [(file.name, file.results or file.sha256) for file in manifest.files if not file.informational]
+    )
 
 
 def _digest_fields(values: Mapping[str, Any]) -> str:
@@ -337,10 +334,6 @@ def _digest_fields(values: Mapping[str, Any]) -> str:
     fields = {name: value for name, value in values.items() if name != "digest"}
     text = json.dumps(json.loads(json.dumps(fields)), sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _damaged(path: Path) -> ValueError:
-    return ValueError(f"A manifest must be whole. Received: {path}, damaged. Build the folder again.")
 
 
 def _check_types(manifest: Manifest) -> None:
@@ -369,16 +362,3 @@ def _check_types(manifest: Manifest) -> None:
         raise ValueError
     if len({file.name for file in manifest.files}) < len(manifest.files):
         raise ValueError
-
-
-def _stays_inside(folder: Path, name: str) -> bool:
-    """Return whether a name is that of a file below the folder, following symbolic links."""
-    parts = name.split("/")
-    if "\\" in name or "\0" in name or {"", ".", ".."} & set(parts):
-        return False
-    return (folder / name).resolve().is_relative_to(folder.resolve())
-
-
-def _summarise(folder: Path, name: str) -> FileSummary:
-    path = folder / name
-    return FileSummary(name, path.stat().st_size, file_digest(path), None, is_informational(path), digest_results(path))

@@ -8,9 +8,7 @@ import getpass
 import os
 import re
 import uuid
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import IO, Any
 from urllib.parse import urlsplit
 
@@ -58,7 +56,16 @@ class Hdfs(WebHDFS):
     def _connect(self) -> None:
         super()._connect()
         self.session.mount("http://", HTTPAdapter(max_retries=_RETRIES))
-        self.session.request = partial(_request, self.session.request)
+        send = self.session.request
+
+        def request(*arguments: Any, **options: Any) -> Any:
+            try:
+                return send(*arguments, **options, timeout=_TIMEOUT_SECONDS)
+            except requests.ConnectionError as error:
+                reason = _REASON.search(str(error))
+                raise ConnectionError(reason[0] if reason else str(error)) from None
+
+        self.session.request = request
 
     def walk(self, path: str, maxdepth: int | None = None, topdown: bool = True, **options: Any) -> Any:
         """As `fsspec`'s, but a folder that may not be listed is an error. One that is gone by then is not."""
@@ -115,7 +122,13 @@ class Hdfs(WebHDFS):
         try:
             answer = self._call("CREATE", "put", path=unfinished, redirect=False, overwrite="true")
             headers = {"Content-Type": "application/octet-stream"}
-            _check(self.session.put(answer.headers["Location"], data=content, headers=headers))
+            answer = self.session.put(answer.headers["Location"], data=content, headers=headers)
+            if not answer.ok:
+                with suppress(ValueError, KeyError):  # what the DataNode says is wrong
+                    refused = answer.json()["RemoteException"]
+                    is_forbidden = refused["exception"] in ("AccessControlException", "SecurityException")
+                    raise (PermissionError if is_forbidden else OSError)(refused["message"].splitlines()[0])
+            answer.raise_for_status()
             self.mv(unfinished, path)
         except BaseException:
             with suppress(requests.RequestException, OSError, RuntimeError):
@@ -126,24 +139,6 @@ class Hdfs(WebHDFS):
 def _refuse(error: Exception) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _check(answer: requests.Response) -> None:
-    """Raise what a DataNode says is wrong."""
-    if not answer.ok:
-        with suppress(ValueError, KeyError):
-            refused = answer.json()["RemoteException"]
-            is_forbidden = refused["exception"] in ("AccessControlException", "SecurityException")
-            raise (PermissionError if is_forbidden else OSError)(refused["message"].splitlines()[0])
-    answer.raise_for_status()
-
-
-def _request(send: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    try:
-        return send(*arguments, **options, timeout=_TIMEOUT_SECONDS)
-    except requests.ConnectionError as error:
-        reason = _REASON.search(str(error))
-        raise ConnectionError(reason[0] if reason else str(error)) from None
 
 
 class _File(AbstractBufferedFile):

@@ -281,7 +281,12 @@ def push_to_hub(
             ask_hub(lambda: api.create_branch(name, branch=branch, exist_ok=True), name)
         there = ask_hub(lambda: api.list_repo_files(name, revision=branch), name)
         operations = [CommitOperationAdd(path, content) for path, content in contents.items()]
-        operations += [CommitOperationDelete(path) for path in there if _is_of_model(path) and path not in contents]
+        of_model = [
+            path
+            for path in there
+            if any(Path(path).match(pattern) and path.count("/") == pattern.count("/") for pattern in FILES)
+        ]
+        operations += [CommitOperationDelete(path) for path in of_model if path not in contents]
         text = message or "Add a model made with keras-bert-flow"
         size = sum(
             len(content) if isinstance(content, bytes) else content.stat().st_size for content in contents.values()
@@ -292,10 +297,6 @@ def push_to_hub(
             COMMIT_SECONDS + size / LEAST_BYTES_PER_SECOND,
         )
     return f"hf://{name}@{commit.oid}"
-
-
-def _is_of_model(path: str) -> bool:
-    return any(Path(path).match(pattern) and path.count("/") == pattern.count("/") for pattern in FILES)
 
 
 @contextmanager

@@ -15,11 +15,9 @@ from pathlib import Path, PurePosixPath
 
 from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.files.paths import find_address, find_scheme, refuse_link
-from keras_bert_flow.results.artifacts import write_atomically
-from keras_bert_flow.results.locks import locked
+from keras_bert_flow.results.artifacts import locked, write_atomically
 from keras_bert_flow.results.manifest import MANIFEST, read_manifest
-from keras_bert_flow.stores.cache import outputs_root
-from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.stores.fetching import OUTPUTS, cache_root, fetch
 from keras_bert_flow.stores.store import HDFS, Store
 
 # Mirror a work folder to a remote place, from which another machine can resume the work.
@@ -142,10 +140,13 @@ def made_at(output: str | Path, together: bool = False) -> Iterator[Path]:
         raise FileExistsError(
             f"The output must be new. Received: {address}, which holds {min(names)}. Choose another place."
         )
-    if not _is_first(address, together):
-        yield _find_place(store) / _name_folder(address)  # the first process downloads, uploads and removes it
+    is_first = _is_first(address, together)
+    place = cache_root() / OUTPUTS / hashlib.sha256(store.address.encode()).hexdigest()[:KEY_LENGTH]
+    made = place.joinpath(*Path(address).parts[-2:])  # named as at the address, as the stage and key of a run may be
+    if not is_first:
+        yield made  # the first process downloads, uploads and removes it
         return
-    yield from _make(store, _name_folder(address))
+    yield from _make(store, place, made)
 
 
 def check_writable(address: str) -> None:
@@ -173,12 +174,10 @@ def _show_finished(address: str) -> Iterator[Path]:
         raise FileExistsError(str(error).replace(str(finished), address)) from None
 
 
-def _make(store: Store, name: Path) -> Iterator[Path]:
-    """Yield the folder to build, mirror its work folder, and publish the result."""
-    place = _find_place(store)
+def _make(store: Store, place: Path, output: Path) -> Iterator[Path]:
+    """Yield the folder to build, in the local place of a store, mirror its work folder, and publish the result."""
     refuse_link(place)
     place.mkdir(parents=True, exist_ok=True)
-    output = place / name
     with locked(place / ".lock"):
         if MANIFEST in _list_names(store):  # another process of this machine has finished it
             shutil.rmtree(place)
@@ -187,7 +186,7 @@ def _make(store: Store, name: Path) -> Iterator[Path]:
         try:
             owner = _take_over(store, place, output)
         except OSError:
-            if not _is_begun(output):
+            if not output.exists() and not work_folder(output).exists():  # nothing to resume or publish
                 shutil.rmtree(place)
             raise
         mirror = Mirror(work_folder(output), Store(f"{store.address}/{WORK}/{owner}"))
@@ -197,7 +196,7 @@ def _make(store: Store, name: Path) -> Iterator[Path]:
         except BaseException:  # also on a signal: the state to resume from is uploaded first
             with suppress(OSError):
                 mirror.stop()
-                if not _is_begun(output):  # refused before any work
+                if not output.exists() and not work_folder(output).exists():  # refused before any work
                     _remove_work(store, _list_names(store))
                     shutil.rmtree(place)
             raise
@@ -234,21 +233,6 @@ def _take_over(store: Store, place: Path, output: Path) -> str:
     write_atomically(signature, owner.encode())
     _remove_work(store, _list_names(store), kept=owner)
     return owner
-
-
-def _is_begun(output: Path) -> bool:
-    """Return whether this disk has work to resume, or a result that is not published yet."""
-    return output.exists() or work_folder(output).exists()
-
-
-def _name_folder(address: str) -> Path:
-    """Return the folder to build within a place: named as at the address, as the stage and key of a run may be."""
-    return Path(*Path(address).parts[-2:])
-
-
-def _find_place(store: Store) -> Path:
-    """Return the local folder in which a result for a store is built."""
-    return outputs_root() / hashlib.sha256(store.address.encode()).hexdigest()[:KEY_LENGTH]
 
 
 def _is_first(address: str, together: bool) -> bool:

@@ -200,21 +200,14 @@ class Store:
         """Give a file another name, in one step on HDFS, where it may replace a file."""
         self._attempt(name, self._files.mv, self._path(name), self._path(other))
 
-    def remove(self, name: str) -> None:
-        """Remove a file, if it exists, and on HDFS the folders that it leaves empty."""
+    def remove(self, name: str, is_folder: bool = False) -> None:
+        """Remove a file, or a folder with all that is in it, if it exists, and on HDFS the folders left empty."""
         with suppress(FileNotFoundError):
-            self._attempt(name, self._files.rm_file, self._path(name))
-        self._prune(name)
-
-    def remove_folder(self, name: str) -> None:
-        """Remove a folder with all that is in it, if it exists, and on HDFS the folders that it leaves empty."""
-        with suppress(FileNotFoundError):
-            self._attempt(name, self._files.rm, self._path(name), recursive=True)
-        self._prune(name)
-
-    def _prune(self, name: str) -> None:
-        """Remove the folders above a file that are empty: object stores have none, HDFS has."""
-        if self._scheme == HDFS:
+            if is_folder:
+                self._attempt(name, self._files.rm, self._path(name), recursive=True)
+            else:
+                self._attempt(name, self._files.rm_file, self._path(name))
+        if self._scheme == HDFS:  # object stores have no empty folders
             for folder in PurePosixPath(name).parents[:-1]:
                 if not self._attempt(str(folder), self._files.remove_empty_folder, self._path(str(folder))):
                     break
@@ -255,8 +248,8 @@ class Store:
         """
         try:
             self._files.info(self._root)
-        except Exception as error:
-            if is_unreached(error):
+        except Exception as error:  # some are answers
+            if type(error).__name__ in _UNREACHED or "Credential" in type(error).__name__:
                 raise
 
     def _attempt(self, name: str, operation: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -278,14 +271,9 @@ class Store:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 reason = abridge(escape_controls(hide_credentials(reason)))
                 is_final = isinstance(error, _FINAL) or "Credential" in type(error).__name__
-                is_final |= self._service not in _answered and is_unreached(error)
+                is_final |= self._service not in _answered and type(error).__name__ in _UNREACHED
                 if is_final or attempt == ATTEMPTS - 1:
                     kind = PermissionError if isinstance(error, PermissionError) else OSError
                     raise kind(f"A remote address must be reachable. Received: {place}: {reason}. {_REMEDY}.") from None
                 _logger.warning("%s: %s. Trying again.", place, reason)
                 time.sleep(FIRST_WAIT_SECONDS * 2**attempt)
-
-
-def is_unreached(error: Exception) -> bool:
-    """Return whether an error says that no request reached the service, rather than what it answered."""
-    return type(error).__name__ in _UNREACHED or "Credential" in type(error).__name__

@@ -16,7 +16,7 @@ from pathlib import Path
 from keras_bert_flow.by_name import Registry
 from keras_bert_flow.console.interrupts import REPORTED
 from keras_bert_flow.console.terminal import abridge, escape_controls, hide_credentials
-from keras_bert_flow.results.locks import locked
+from keras_bert_flow.results.artifacts import locked
 from keras_bert_flow.tracking.logger import FINISHED, STOPPED, End, Logger, RunFacts, follow
 
 LOGGERS: Registry[type[Logger]] = Registry(

@@ -15,7 +15,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import Dimension, TuningConfig
-from keras_bert_flow.files.yaml_documents import parse_yaml
+from keras_bert_flow.files.documents import parse_yaml
 
 # The search space: parsed from options, checked by the configuration's own rules, and sampled.
 

@@ -15,7 +15,7 @@ from beam_jobs.build_records import build_records
 from beam_jobs.storage import BeamStorage
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.results.manifest import read_manifest
-from keras_bert_flow.results.stages.digests import corpus_digests
+from keras_bert_flow.results.stages.keys import corpus_digests
 from keras_bert_flow.text.corpus.inputs import SUFFIXES, find_inputs
 from tests.beam_jobs.conftest import as_text, make_documents, make_records_config, read_folder
 from tests.text.test_unpacking import PACK

@@ -97,7 +97,7 @@ def assert_left(done, folder: Path, kept: set[str], status: int = INTERRUPTED, l
 @pytest.fixture(scope="module")
 def interpreter_seconds() -> float:
     """Processor time after which a command surely handles signals: that of Python itself, and some."""
-    return 3 * measure_seconds("-c", "import keras_bert_flow.own_packages")
+    return 3 * measure_seconds("-c", "import keras_bert_flow.console.interrupts")
 
 
 def measure_seconds(*arguments: str) -> float:

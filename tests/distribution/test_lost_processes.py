@@ -9,7 +9,7 @@ import pytest
 
 from keras_bert_flow.console.interrupts import PROCESS_LOST
 from keras_bert_flow.distribution.cluster import Cluster
-from keras_bert_flow.results.stages.stage import Stage
+from keras_bert_flow.results.stages.keys import Stage
 from keras_bert_flow.training import processes
 from keras_bert_flow.training.processes import LostProcess, join_cluster, published_together
 from tests.distribution.child import SHAPE

@@ -7,9 +7,8 @@ import pytest
 
 from beam_jobs.running import remove_leftovers
 from keras_bert_flow.files.paths import make_folder
-from keras_bert_flow.results.artifacts import publishing
-from keras_bert_flow.results.locks import find_holder, locked
-from keras_bert_flow.stores.cache import enter
+from keras_bert_flow.results.artifacts import find_holder, locked, publishing
+from keras_bert_flow.stores.fetching import enter
 from tests.other_users import ANNE, BERT, TEAM, common, needs_root, start_as
 from tests.patience import PATIENCE_SECONDS
 

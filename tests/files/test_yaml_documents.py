@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.files.yaml_documents import MAX_BYTES, parse_yaml
+from keras_bert_flow.files.documents import MAX_YAML_BYTES, parse_yaml
 
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 12)
@@ -28,7 +28,7 @@ HOSTILE = {
     "tab": "a:\n\t- b",
     "nul": "a: \0",
     "not UTF-8": b"a: \xff\xfe",
-    "large": "#" * (MAX_BYTES + 1),
+    "large": "#" * (MAX_YAML_BYTES + 1),
 }
 
 

@@ -15,9 +15,9 @@ from flows.plan import holding_plan
 from flows.settling import settle_config
 from flows.stages import StageError, find_all, make_all, run_stage
 from keras_bert_flow.cli.run_commands import run
-from keras_bert_flow.results.collection import choose
+from keras_bert_flow.results.choosing import choose
 from keras_bert_flow.results.lineage import find_results
-from keras_bert_flow.results.locks import find_needs
+from keras_bert_flow.results.publishing import find_needs
 from tests.other_users import needs_root
 from tests.results.conftest import DAY
 

@@ -13,7 +13,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.results.artifacts import publishing
 from keras_bert_flow.results.manifest import write_manifest
-from keras_bert_flow.results.stages.digests import folder_digest
+from keras_bert_flow.results.stages.keys import folder_digest
 
 TEXT = "\n\n".join(f"The {noun} goes home. It sleeps there." for noun in ("cat", "dog", "bird", "wolf", "goat") * 3)
 DAY = 86400.0

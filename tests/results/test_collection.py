@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.results.collection import choose, find_related, read_age, remove_results
+from keras_bert_flow.results.choosing import choose, find_related, read_age, remove_results
 from keras_bert_flow.results.lineage import find_results
 from tests.other_users import ANNE, common, needs_root, start_as
 from tests.patience import PATIENCE_SECONDS
@@ -142,7 +142,7 @@ def test_what_others_may_not_remove_is_kept_with_what_it_was_made_from(made_once
         os.chown(path, ANNE, ANNE)
     look = """
 import time
-from keras_bert_flow.results.collection import choose
+from keras_bert_flow.results.choosing import choose
 from keras_bert_flow.results.lineage import find_results
 become()
 for choice in choose(find_results(sys.argv[1]), time.time(), 0.0, None):
@@ -161,7 +161,7 @@ def test_folder_that_may_not_be_read_keeps_what_may_be_in_it(made_once, common):
     (store / "finetuning").chmod(0o700)
     look = """
 import time
-from keras_bert_flow.results.collection import choose
+from keras_bert_flow.results.choosing import choose
 from keras_bert_flow.results.lineage import find_results
 become()
 for choice in choose(find_results(sys.argv[1]), time.time(), 0.0, None):

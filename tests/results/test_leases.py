@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.results.collection import choose, remove_results
+from keras_bert_flow.results.artifacts import locked
+from keras_bert_flow.results.choosing import choose, remove_results
 from keras_bert_flow.results.lineage import find_results
-from keras_bert_flow.results.locks import find_needs, holding_inputs, holding_results, pausing_runs
-from keras_bert_flow.results.publishing import verify
+from keras_bert_flow.results.publishing import PAUSE, find_needs, holding_inputs, holding_results, verify
 from tests.patience import PATIENCE_SECONDS
 from tests.results.conftest import DAY
 
 RUN = """
 import sys
 from pathlib import Path
-from keras_bert_flow.results.locks import hold_key, holding_results
+from keras_bert_flow.results.publishing import hold_key, holding_results
 with holding_results(Path(sys.argv[1])) as lease:
     for key in sys.argv[2:]:
         hold_key(key)
@@ -29,7 +29,7 @@ with holding_results(Path(sys.argv[1])) as lease:
 """
 READ = """
 import sys
-from keras_bert_flow.results.locks import holding_inputs
+from keras_bert_flow.results.publishing import holding_inputs
 from keras_bert_flow.results.publishing import verify
 with holding_inputs():
     verify(sys.argv[1])
@@ -104,7 +104,7 @@ def test_what_is_needed_between_the_choice_and_the_removal_is_kept(store, kind):
 
 
 def test_run_looks_at_nothing_while_a_result_is_removed(store):
-    with pausing_runs(store):
+    with locked(store / PAUSE):
         run = subprocess.Popen(
             [sys.executable, "-c", RUN, store], cwd=Path(__file__).parents[2], stderr=subprocess.PIPE
         )

@@ -7,8 +7,7 @@ import threading
 
 import pytest
 
-from keras_bert_flow.results.artifacts import publishing
-from keras_bert_flow.results.locks import RUN_NAME, find_holder, locked
+from keras_bert_flow.results.artifacts import RUN_NAME, find_holder, locked, publishing
 from tests.patience import PATIENCE_SECONDS
 
 PUBLISH = """

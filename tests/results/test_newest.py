@@ -11,10 +11,9 @@ import pytest
 from keras_bert_flow.cli import app
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.results import choosing
-from keras_bert_flow.results.choosing import find_folder, link_newest, read_made, remove_dangling
-from keras_bert_flow.results.collection import choose
+from keras_bert_flow.results.choosing import choose, find_folder, link_newest, read_made, remove_dangling
 from keras_bert_flow.results.lineage import find_results
-from keras_bert_flow.results.stages.digests import folder_digest
+from keras_bert_flow.results.stages.keys import folder_digest
 from keras_bert_flow.text.corpus.inputs import find_inputs
 from tests.results.conftest import publish_folder
 

@@ -8,8 +8,17 @@ import time
 
 import pytest
 
-from keras_bert_flow.stores.cache import DEFAULT_LIMIT_GB, GB, cache_limit, enter, fetched_root, leave, make_room
-from keras_bert_flow.stores.fetching import fetch
+from keras_bert_flow.stores.fetching import (
+    DEFAULT_LIMIT_GB,
+    FETCHED,
+    GB,
+    cache_limit,
+    cache_root,
+    enter,
+    fetch,
+    leave,
+    make_room,
+)
 from tests.oracles.tiny_records import write_tiny_records
 from tests.patience import PATIENCE_SECONDS
 
@@ -20,7 +29,7 @@ pytestmark = pytest.mark.any_backend
 def root(tmp_path, monkeypatch):
     monkeypatch.setenv("KBF_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KBF_CACHE_GB", str(1000 / GB))
-    return fetched_root()
+    return cache_root() / FETCHED
 
 
 def fill(root, name, size, age=0.0):
@@ -97,15 +106,14 @@ def test_what_cannot_fit_is_refused_before_it_is_fetched(put, tmp_path, trouble,
 
 
 def test_killed_download_is_gone_on_with(put, tmp_path, trouble, monkeypatch):
-    monkeypatch.setattr("keras_bert_flow.stores.cache.CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("keras_bert_flow.stores.fetching.CHUNK_BYTES", 10_000)
     folder = write_tiny_records(tmp_path / "records", train=(400,))
     address, name = put(folder, "r"), "train-00000-of-00001.tfrecord"
     script = (
         "import sys\n"
-        "from keras_bert_flow.stores import cache\n"
-        "from keras_bert_flow.stores.fetching import fetch\n"
-        "cache.CHUNK_BYTES = 10_000\n"
-        "fetch(sys.argv[1])\n"
+        "from keras_bert_flow.stores import fetching\n"
+        "fetching.CHUNK_BYTES = 10_000\n"
+        "fetching.fetch(sys.argv[1])\n"
     )
     child = subprocess.Popen([sys.executable, "-c", script, address])
 
@@ -115,7 +123,7 @@ def test_killed_download_is_gone_on_with(put, tmp_path, trouble, monkeypatch):
 
     trouble.decide = kill_at_third
     assert child.wait(PATIENCE_SECONDS) == -signal.SIGKILL
-    (part,) = fetched_root().rglob(f".{name}.part")
+    (part,) = (cache_root() / FETCHED).rglob(f".{name}.part")
     begun = part.stat().st_size
     assert begun == 20_000
     trouble.decide = lambda number, method, path: None

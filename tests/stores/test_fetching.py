@@ -11,8 +11,7 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.files.inputs import find_carrier, hold
 from keras_bert_flow.records.tfrecord import check_records
 from keras_bert_flow.results.publishing import verify
-from keras_bert_flow.stores.cache import fetched_root
-from keras_bert_flow.stores.fetching import fetch, stop_downloads
+from keras_bert_flow.stores.fetching import FETCHED, cache_root, fetch, stop_downloads
 from tests.object_store import BUCKET, client
 from tests.oracles.tiny_model import write_tiny_model
 from tests.oracles.tiny_records import write_tiny_records
@@ -114,7 +113,7 @@ def test_changed_file_is_refused_and_not_kept(name, records, spoil):
         ValueError, match=rf"as its manifest says\. Received: s3://.*/made/r/{name}, changed or damaged"
     ):
         fetch(records[1])
-    assert not [path for path in fetched_root().rglob("*") if path.name in (name, f".{name}.part")]
+    assert not [path for path in (cache_root() / FETCHED).rglob("*") if path.name in (name, f".{name}.part")]
 
 
 def test_stopped_download_is_begun_again(records, trouble):

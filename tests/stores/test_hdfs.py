@@ -9,8 +9,7 @@ import yaml
 
 from keras_bert_flow.results.manifest import MANIFEST
 from keras_bert_flow.stores import hdfs
-from keras_bert_flow.stores.cache import cache_root
-from keras_bert_flow.stores.fetching import fetch, stop_downloads
+from keras_bert_flow.stores.fetching import cache_root, fetch, stop_downloads
 from keras_bert_flow.stores.publishing import Mirror, check_writable, made_at
 from keras_bert_flow.stores.store import Store
 from keras_bert_flow.training.pretraining.pretrain import pretrain
@@ -79,7 +78,7 @@ def test_folders_go_with_their_last_file(address):
     for name in ("a/b/c/1", "a/2", "d/3", "d/e/4"):
         store.write(name, b"-")
     store.remove("a/b/c/1")
-    store.remove_folder("d")
+    store.remove("d", is_folder=True)
     assert listed(store) == ["a", "a/2"]
     store.remove("a/2")
     assert listed(store) == []

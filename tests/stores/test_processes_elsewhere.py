@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from keras_bert_flow.results.manifest import COSTS
-from keras_bert_flow.stores.cache import outputs_root
+from keras_bert_flow.stores.fetching import OUTPUTS, cache_root
 from keras_bert_flow.stores.publishing import made_at
 from tests.distribution.processes import torch_address
 from tests.object_store import BUCKET, read_bucket
@@ -63,7 +63,7 @@ def test_first_process_alone_publishes(train, tmp_path, trouble, server, monkeyp
     assert there.keys() == here.keys()
     assert there["model/model.safetensors"] == here["model/model.safetensors"].read_bytes()
     assert json.loads(there["manifest.json"])["key"] == json.loads(here["manifest.json"].read_text())["key"]
-    assert not any(outputs_root().iterdir())
+    assert not any((cache_root() / OUTPUTS).iterdir())
     monkeypatch.setenv("KBF_CACHE", str(tmp_path / "another machine"))
     trouble.seen.clear()
     status, lines = train(OUTPUT)
@@ -83,5 +83,5 @@ def test_processes_that_see_no_common_disk_are_refused(trouble, monkeypatch):
         pass
     monkeypatch.setenv("RANK", "3")
     with made_at(OUTPUT, together=True) as place:
-        assert place.name == "together" and place.parent.parent.parent == outputs_root()
-    assert not outputs_root().exists()
+        assert place.name == "together" and place.parent.parent.parent == cache_root() / OUTPUTS
+    assert not (cache_root() / OUTPUTS).exists()

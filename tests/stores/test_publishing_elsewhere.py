@@ -11,8 +11,7 @@ import pytest
 
 from keras_bert_flow.results.manifest import MANIFEST, read_manifest
 from keras_bert_flow.stores import publishing
-from keras_bert_flow.stores.cache import cache_root, outputs_root
-from keras_bert_flow.stores.fetching import fetch, stop_downloads
+from keras_bert_flow.stores.fetching import OUTPUTS, cache_root, fetch, stop_downloads
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.commands import assert_refused, kbf
@@ -85,7 +84,7 @@ def test_result_is_that_of_a_disk_and_is_made_once(records, tmp_path, server, tr
     there, here = objects(server), published(records, tmp_path)
     assert there.keys() == here.keys()
     assert there["model/model.safetensors"] == here["model/model.safetensors"]
-    assert not outputs_root().exists() or not any(outputs_root().iterdir())
+    assert not (cache_root() / OUTPUTS).exists() or not any((cache_root() / OUTPUTS).iterdir())
     seen = []
     train(records, seen.append)
     assert not seen and objects(server) == there
@@ -185,7 +184,7 @@ def test_what_is_refused_leaves_nothing(records, server, trouble, tmp_path):
     assert_refused(done, "s3://nobucket/x")
     done = kbf("pretrain", "--records", records, "--output", OUTPUT, environment={"WORLD_SIZE": "2"})
     assert_refused(done, "one process", OUTPUT)
-    assert not any(outputs_root().glob("*"))
+    assert not any((cache_root() / OUTPUTS).glob("*"))
 
 
 COMMAND = """

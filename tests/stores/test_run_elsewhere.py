@@ -11,9 +11,8 @@ from flows import stages
 from flows.plan import describe_plan
 from flows.settling import settle_config
 from flows.stages import MODEL, find_finetuned, find_pretrained, find_records, finetuning_stage, make_all, run_stage
-from keras_bert_flow.results.stages.digests import folder_digest
-from keras_bert_flow.stores.cache import fetched_root
-from keras_bert_flow.stores.fetching import fetch, fetch_manifest, stop_downloads
+from keras_bert_flow.results.stages.keys import folder_digest
+from keras_bert_flow.stores.fetching import FETCHED, cache_root, fetch, fetch_manifest, stop_downloads
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.commands import assert_refused, kbf
 from tests.flows.conftest import tiny_config  # noqa: F401  a fixture
@@ -86,7 +85,7 @@ def test_digests_by_a_manifest_are_those_of_the_files(put, tmp_path):
     for folder in (made, made / MODEL, theirs):
         there = f"{put(tmp_path, 'all')}/{folder.relative_to(tmp_path)}"
         assert folder_digest(fetch_manifest(there)) == folder_digest(folder)
-    assert not list(fetched_root().glob("*/content/model/model.safetensors"))
+    assert not list((cache_root() / FETCHED).glob("*/content/model/model.safetensors"))
     assert fetch(put(tmp_path / "run", "all/run")).joinpath("model", "model.safetensors").is_file()
 
 

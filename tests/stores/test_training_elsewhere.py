@@ -5,8 +5,7 @@ import shutil
 import pytest
 
 from keras_bert_flow.prediction.load import load
-from keras_bert_flow.stores.cache import fetched_root
-from keras_bert_flow.stores.fetching import fetch, stop_downloads
+from keras_bert_flow.stores.fetching import FETCHED, cache_root, fetch, stop_downloads
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.commands import assert_refused, kbf
 from tests.oracles.killed_pretraining import Killed
@@ -45,7 +44,7 @@ def test_killed_training_ends_with_the_weights_of_a_disk(records, tmp_path, trou
             pretrain(config, address, tmp_path / name, die)
         stop_downloads()
         if is_cold:
-            shutil.rmtree(fetched_root())
+            shutil.rmtree(cache_root() / FETCHED)
         assert weights(pretrain(config, address, tmp_path / name, lambda line: None)) == from_disk
 
 

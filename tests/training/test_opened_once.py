@@ -4,7 +4,7 @@ import pytest
 
 from keras_bert_flow.checks.stages import check_pretraining_stage
 from keras_bert_flow.data.pretraining_records import RecordsFolder
-from keras_bert_flow.results.locks import holding_inputs
+from keras_bert_flow.results.publishing import holding_inputs
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.opened import counting_opens
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records

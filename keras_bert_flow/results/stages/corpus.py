@@ -4,8 +4,9 @@ from pathlib import Path
 
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.results.publishing import Contents, publish
-from keras_bert_flow.results.stages.stage import Stage
+from keras_bert_flow.files.paths import check_local
+from keras_bert_flow.results.publishing import Contents, published
+from keras_bert_flow.results.stages.keys import Stage
 from keras_bert_flow.text.corpus.builtin import builtin_digest, write_builtin_corpus, write_builtin_task
 
 CORPUS = Stage("corpus", "corpus", made_by="keras_bert_flow.results.stages.corpus", revision=1)
@@ -28,19 +29,17 @@ def resolve_builtin(config: PipelineConfig, corpus_folder: Path) -> PipelineConf
     return config.model_copy(update={"corpus": corpus, "task": task})
 
 
-# Publish the built-in corpus and task as files, so that they are handled like any other text.
-
-
 def publish_builtin(output: str | Path) -> Path:
     """Publish a folder with `corpus.txt`, `train.tsv` and `dev.tsv`, unless it already exists.
+
+    The built-in text is then handled like any other.
 
     Raises:
         FileNotFoundError: a package whose docstrings it needs is not installed; the message names the install line.
     """
-
-    def build(work: Path) -> Contents:
-        write_builtin_corpus(work)
-        write_builtin_task(work)
-        return Contents(inputs={"packages": builtin_digest()})
-
-    return publish(output, CORPUS.name, corpus_key(), build, revision=CORPUS.revision)
+    with published(output, CORPUS.name, corpus_key(), revision=CORPUS.revision) as work:
+        if work is not None:
+            write_builtin_corpus(work.folder)
+            write_builtin_task(work.folder)
+            work.contents = Contents(inputs={"packages": builtin_digest()})
+    return check_local(output)

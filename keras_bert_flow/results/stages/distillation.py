@@ -6,9 +6,8 @@ from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.results.artifacts import OpenedFiles
-from keras_bert_flow.results.stages.digests import folder_digest
+from keras_bert_flow.results.stages.keys import Stage, folder_digest
 from keras_bert_flow.results.stages.pretraining import pretraining_settings
-from keras_bert_flow.results.stages.stage import Stage
 
 DISTILLATION = Stage(
     "distillation",

@@ -5,14 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.results.stages.digests import (
-    digest_input_file,
+from keras_bert_flow.results.artifacts import file_digest
+from keras_bert_flow.results.publishing import verify
+from keras_bert_flow.results.stages.keys import (
+    Stage,
     digest_table,
     drop_paths,
     folder_digest,
+    refuse_auto,
     task_digests,
 )
-from keras_bert_flow.results.stages.stage import Stage, refuse_auto
 
 EVALUATION = Stage(
     "evaluation",
@@ -28,7 +30,9 @@ def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phase
     """Return the content key of a report; `phases` are the pre-training folders whose scores it shows."""
     settings, pairs = evaluation_settings(config), config.evaluation.minimal_pairs
     extra = {f"extra_dev {name}": digest_table(Path(path)) for name, path in config.task.extra_dev.items()}
-    extra |= {"minimal_pairs": digest_input_file(pairs)} if pairs else {}
+    if pairs:
+        verify(pairs)
+        extra["minimal_pairs"] = file_digest(pairs)
     inputs = evaluation_inputs(finetuned, records, phases) | task_digests(config) | extra
     return EVALUATION.make_key(settings, inputs)
 

@@ -4,8 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.results.stages.digests import drop_paths, folder_digest, task_digests
-from keras_bert_flow.results.stages.stage import Stage, refuse_auto
+from keras_bert_flow.results.stages.keys import Stage, drop_paths, folder_digest, refuse_auto, task_digests
 
 FINETUNING = Stage(
     "finetuning",

@@ -6,8 +6,7 @@ from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.results.artifacts import OpenedFiles
-from keras_bert_flow.results.stages.digests import folder_digest
-from keras_bert_flow.results.stages.stage import Stage, refuse_auto
+from keras_bert_flow.results.stages.keys import Stage, folder_digest, refuse_auto
 
 PRETRAINING = Stage(
     "pretraining",
@@ -49,14 +48,11 @@ def pretraining_settings(config: PipelineConfig, earlier: Sequence = ()) -> dict
     """Return the settings that are part of the key."""
     refuse_auto(pretraining=config.pretraining.precision)
     settings = config.model_dump(include={"model", "seed", "backend"})
-    settings["pretraining"] = config.pretraining.model_dump(exclude=find_unseen(config))
+    unseen = {*MONITORING}
+    if config.pretraining.publish != "best":  # else the evaluation interval affects which model is published
+        unseen.add("evaluate_every_steps")
+    settings["pretraining"] = config.pretraining.model_dump(exclude=unseen)
     return settings | ({"earlier": list(earlier)} if earlier else {})
-
-
-def find_unseen(config: PipelineConfig) -> set[str]:
-    """Return the settings of pre-training that are not part of the key."""
-    is_chosen = config.pretraining.publish == "best"  # then the evaluation interval affects which model is published
-    return {*MONITORING} if is_chosen else {*MONITORING, "evaluate_every_steps"}
 
 
 def pretraining_inputs(records: Path, initial_model: Path | None, files: OpenedFiles | None = None) -> dict[str, str]:

@@ -6,13 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
-from keras_bert_flow.results.stages.digests import (
-    corpus_digests,
-    digest_input_file,
-    digest_tokenizer,
-    list_corpus_settings,
-)
-from keras_bert_flow.results.stages.stage import Stage
+from keras_bert_flow.results.artifacts import file_digest
+from keras_bert_flow.results.publishing import verify
+from keras_bert_flow.results.stages.keys import NOT_IN_KEYS, Stage, corpus_digests, digest_tokenizer
 from keras_bert_flow.text.corpus.inputs import LOCAL, Storage
 from keras_bert_flow.text.tokenizers.files import describe_beside
 
@@ -43,7 +39,7 @@ def records_key_of(
 ) -> str:
     """Return the content key of records; `text`: the digests of the corpus."""
     settings = {
-        "corpus": list_corpus_settings(corpus),
+        "corpus": corpus.model_dump(exclude=NOT_IN_KEYS),
         "records": records.model_dump(),
         "cased": cased,
         "seed": seed,
@@ -63,5 +59,6 @@ def imported_key(
     """
     inputs = digest_tokenizer(vocabulary_file, "vocabulary")
     for part, paths in parts.items():
-        inputs |= {f"{part}-{number}": digest_input_file(path) for number, path in enumerate(paths)}
+        verify(*paths)
+        inputs |= {f"{part}-{number}": file_digest(path) for number, path in enumerate(paths)}
     return IMPORTED.make_key(config, inputs), inputs

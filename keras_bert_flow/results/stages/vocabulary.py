@@ -3,8 +3,7 @@
 from typing import Any
 
 from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
-from keras_bert_flow.results.stages.digests import corpus_digests, digest_tokenizer, list_corpus_settings
-from keras_bert_flow.results.stages.stage import Stage
+from keras_bert_flow.results.stages.keys import NOT_IN_KEYS, Stage, corpus_digests, digest_tokenizer
 from keras_bert_flow.text.corpus.inputs import LOCAL, Storage
 from keras_bert_flow.text.tokenizers.files import describe_beside
 
@@ -21,4 +20,4 @@ def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: 
 
 def vocabulary_settings(corpus: CorpusConfig, vocabulary: VocabularyConfig) -> dict[str, Any]:
     """Return the settings that are part of the key of a vocabulary that is learnt."""
-    return {"corpus": list_corpus_settings(corpus), "vocabulary": vocabulary.model_dump(exclude={"file"})}
+    return {"corpus": corpus.model_dump(exclude=NOT_IN_KEYS), "vocabulary": vocabulary.model_dump(exclude={"file"})}

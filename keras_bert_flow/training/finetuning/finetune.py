@@ -24,8 +24,8 @@ from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.results.artifacts import removed_on_leaving
 from keras_bert_flow.results.publishing import Contents, published
-from keras_bert_flow.results.stages.digests import folder_digest
 from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_key
+from keras_bert_flow.results.stages.keys import folder_digest
 from keras_bert_flow.results.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words

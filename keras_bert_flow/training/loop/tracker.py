@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.console.interrupts import REPORTED
-from keras_bert_flow.own_packages import child_environment
+from keras_bert_flow.installed import child_environment
 from keras_bert_flow.results.artifacts import write_atomically
 from keras_bert_flow.training.loop.logs import LOG_FILE
 from keras_bert_flow.training.loop.train import Interrupted

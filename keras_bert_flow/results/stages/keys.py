@@ -1,4 +1,4 @@
-"""Digest the inputs of stages: text, tables and published folders.
+"""Content keys of the stages: what a stage of a run is, and the digests of its inputs.
 
 Inputs from published folders are compared with their manifests when they are digested, so a key always names the bytes
 on disk.
@@ -6,16 +6,20 @@ on disk.
 
 import hashlib
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.pretraining import AUTO
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.files.documents import read_file
 from keras_bert_flow.files.inputs import InputStates, hold, hold_remote, list_digests
 from keras_bert_flow.files.outputs import walk_input
-from keras_bert_flow.results.artifacts import OpenedFiles, file_digest
+from keras_bert_flow.results.artifacts import OpenedFiles, content_key, file_digest
 from keras_bert_flow.results.manifest import INFORMATIONAL, MANIFEST, SCORES, manifest_digest, read_manifest
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.text.corpus.inputs import (
@@ -29,11 +33,85 @@ from keras_bert_flow.text.corpus.inputs import (
 )
 from keras_bert_flow.text.tokenizers.files import list_tokenizer_files
 
-# The location of the text, and a limit that only decides whether there is a result at all.
-_NOT_IN_KEYS = {"input", "max_rejected_share"}
+# Settings of a corpus: its location, and a limit that only decides whether there is a result at all.
+NOT_IN_KEYS = {"input", "max_rejected_share"}
 THREADS = 8  # of a corpus, files digested at a time
 READ_BYTES = 1 << 20
 _remote_digests: dict[tuple[str, str], str] = {}  # (path, version) → digest
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of a run, which publishes a folder under its content key.
+
+    A key covers the settings, the digests of the inputs and the revision. Anything not in the key (worker options,
+    progress, the number of Beam workers) must not change a byte of the result.
+
+    Attributes:
+        name: name of the stage, and of the folder with its results.
+        command: subcommand of `kbf`.
+        made_by: module of the function that makes the result.
+        revision: raised by every change with which the same settings and inputs give another result. The golden results
+            of `tests/golden` fail until it is.
+        options: input in the manifest → option of the command that takes it.
+        reads_text: whether the command reads the corpus.
+        reads_tables: whether it reads the tables of the task.
+    """
+
+    name: str
+    command: str
+    made_by: str
+    revision: int
+    options: Mapping[str, str] = field(default_factory=dict, hash=False)
+    reads_text: bool = False
+    reads_tables: bool = False
+
+    def make_key(self, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
+        """Return the content key for settings and digests of inputs."""
+        return content_key(self.name, settings, inputs, self.revision)
+
+
+def refuse_auto(**precisions: str) -> None:
+    """Raise ValueError for the precision `auto` in a key, since its meaning depends on the machine."""
+    for section, precision in precisions.items():
+        if precision == AUTO:
+            raise ValueError(
+                f"A key must name the precision. Received: {section}.precision=auto. Resolve the configuration first: "
+                "precision_choice.resolve_precision(config)."
+            )
+
+
+def needs_builtin(config: PipelineConfig) -> bool:
+    """Return whether the built-in corpus or task is written to files first."""
+    return BUILTIN in config.corpus.input or config.task.train == BUILTIN
+
+
+def name_stages(config: PipelineConfig) -> list[str]:
+    """Return the stages in execution order; with a second phase of pre-training, two stages occur twice."""
+    phases = len(config.phases)
+    counts = {"corpus": int(needs_builtin(config)), "vocabulary": 1, "records": phases}
+    counts |= {"pretraining": 0 if config.has_own_teacher else phases}
+    counts |= {"distillation": int(config.distillation is not None), "finetuning": 1, "evaluation": 1}
+    return [name for name, count in counts.items() for _ in range(count)]
+
+
+def drop_paths(settings: dict[str, Any]) -> dict[str, Any]:
+    """Drop the paths of inputs, whose content is digested separately."""
+    paths = {
+        "corpus": NOT_IN_KEYS,
+        "task": {"train", "dev", "extra_dev"},
+        "vocabulary": {"file"},
+        "evaluation": {"minimal_pairs"},
+    }
+    return {
+        section: {name: value for name, value in values.items() if name not in paths[section]}
+        if section in paths
+        else values
+        for section, values in settings.items()
+    }
+
+
+# Digest the inputs of stages: text, tables and published folders.
 
 
 def corpus_digests(corpus: CorpusConfig, storage: Storage = LOCAL) -> dict[str, str]:
@@ -96,7 +174,7 @@ def folder_files(folder: Path, files: OpenedFiles | None = None) -> dict[str, st
     verify(folder, files=files)
     if (folder / MANIFEST).is_file():
         manifest = read_manifest(folder, files.read if files else read_file)
-        return {file.name: file.key_digest for file in manifest.files if not file.informational}
+        return {file.name: file.results or file.sha256 for file in manifest.files if not file.informational}
     if not folder.is_dir():
         raise FileNotFoundError(f"An input must be a folder. Received: {folder}, which is not one. Check the path.")
     elsewhere = list_digests(folder)  # if only the manifest has been fetched
@@ -106,12 +184,6 @@ def folder_files(folder: Path, files: OpenedFiles | None = None) -> dict[str, st
         for place in sorted(places)
         if place.name not in INFORMATIONAL | SCORES
     }
-
-
-def digest_input_file(path: str | Path) -> str:
-    """Digest the content of an input file."""
-    verify(path)
-    return file_digest(path)
 
 
 def digest_tokenizer(path: str | Path, name: str) -> dict[str, str]:
@@ -137,18 +209,17 @@ def digest_table(path: Path) -> str:
 
 def _digest_input(path: str, corpus: CorpusConfig, storage: Storage, stopped: threading.Event) -> str:
     try:
-        digest = _digest_remote(path, storage, stopped) if is_remote(path) else _digest_local(path, storage)
+        if is_remote(path):
+            digest = _digest_remote(path, storage, stopped)
+        else:
+            with open_packed(path, storage), whole_file(path):
+                digest = file_digest(path)
     except ValueError:
         if corpus.skip_bad_inputs:
             return "unreadable"
         raise
     kind = input_format(path)
     return digest if kind == ".txt" else f"{kind}:{digest}"
-
-
-def _digest_local(path: str, storage: Storage) -> str:
-    with open_packed(path, storage), whole_file(path):
-        return file_digest(path)
 
 
 def _digest_remote(path: str, storage: Storage, stopped: threading.Event) -> str:
@@ -165,24 +236,3 @@ def _digest_remote(path: str, storage: Storage, stopped: threading.Event) -> str
     if version is not None:
         _remote_digests[path, version] = digest.hexdigest()
     return digest.hexdigest()
-
-
-def list_corpus_settings(corpus: CorpusConfig) -> dict[str, Any]:
-    """Return the corpus settings that are part of keys."""
-    return corpus.model_dump(exclude=_NOT_IN_KEYS)
-
-
-def drop_paths(settings: dict[str, Any]) -> dict[str, Any]:
-    """Drop the paths of inputs, whose content is digested separately."""
-    paths = {
-        "corpus": _NOT_IN_KEYS,
-        "task": {"train", "dev", "extra_dev"},
-        "vocabulary": {"file"},
-        "evaluation": {"minimal_pairs"},
-    }
-    return {
-        section: {name: value for name, value in values.items() if name not in paths[section]}
-        if section in paths
-        else values
-        for section, values in settings.items()
-    }

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.own_packages import ROOT, child_environment
+from keras_bert_flow.installed import ROOT, child_environment
 from tests.patience import PATIENCE_SECONDS
 from tests.strangers import write_strangers
 
 IMPORTED = "import flows, beam_jobs, json, random; print(flows.__file__, beam_jobs.__file__)"
-CHECK = "from keras_bert_flow.own_packages import check_packages; check_packages()"
+CHECK = "from keras_bert_flow.installed import check_packages; check_packages()"
 
 
 def run_python(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess:
@@ -37,11 +37,11 @@ def test_path_of_an_installed_project_is_left_to_python(tmp_path: Path):
     """PYTHONPATH goes before the standard library, where site-packages must not be."""
     place = tmp_path / "site-packages"
     (place / "keras_bert_flow").mkdir(parents=True)
-    for name in ("__init__.py", "registration.py", "own_packages.py"):
+    for name in ("__init__.py", "installed.py"):
         shutil.copy(ROOT / "keras_bert_flow" / name, place / "keras_bert_flow")
     code = (
         f"import site; site.getsitepackages = lambda: [{str(place)!r}]; import sys; sys.path.append({str(place)!r}); "
-        "from keras_bert_flow.own_packages import child_environment; print(child_environment())"
+        "from keras_bert_flow.installed import child_environment; print(child_environment())"
     )
     done = run_python("-I", "-S", "-c", code, folder=tmp_path)
     assert done.stdout.strip() == "{'PYTHONSAFEPATH': '1', 'PYTHONPATH': ''}", done.stderr
@@ -62,7 +62,7 @@ def test_package_of_others_is_refused_in_one_line(tmp_path: Path, name: str):
 @pytest.mark.parametrize("init", ["VERSION = '1.0'\n", None], ids=["overwritten", "namespace"])
 def test_package_that_was_overwritten_is_refused(tmp_path: Path, init: str | None):
     """As by another distribution that installs a `flows` of its own into the same site-packages."""
-    ours = ("keras_bert_flow/__init__.py", "keras_bert_flow/registration.py", "keras_bert_flow/own_packages.py")
+    ours = ("keras_bert_flow/__init__.py", "keras_bert_flow/installed.py")
     for name in (*ours, "beam_jobs/__init__.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
