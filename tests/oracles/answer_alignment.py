@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering, find_gold
-from keras_bert_flow.tasks.answering.squad import ContextQuestion
+from keras_bert_flow.tasks.formats.squad import ContextQuestion
+from keras_bert_flow.tasks.question_answering import QuestionAnswering, find_gold
 from keras_bert_flow.text.tokenizers.tokenizer import encode_with_offsets
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 

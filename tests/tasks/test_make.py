@@ -5,9 +5,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from keras_bert_flow.tasks.choice.multiple_choice import MultipleChoice
-from keras_bert_flow.tasks.classification.classification import Classification, Regression
-from keras_bert_flow.tasks.classification.multi_label import MultiLabel
+from keras_bert_flow.tasks.classification import Classification, Regression
+from keras_bert_flow.tasks.multi_label import MultiLabel
+from keras_bert_flow.tasks.multiple_choice import MultipleChoice
 from keras_bert_flow.tasks.registry import KINDS, make_task
 from tests.patience import PATIENCE_SECONDS
 from tests.tasks.files import RACE, message_of

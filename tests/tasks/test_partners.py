@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.embedding import sentence_embedding
-from keras_bert_flow.tasks.embedding.sentence_embedding import number_texts, pair_cosines, partner_loss, rank_partners
+from keras_bert_flow.tasks import sentence_embedding
+from keras_bert_flow.tasks.sentence_embedding import number_texts, pair_cosines, partner_loss, rank_partners
 from tests.oracles.pair_losses import contrastive_loss, cosines
 
 RNG = np.random.default_rng(8)

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering
-from keras_bert_flow.tasks.answering.squad import write_answers, write_no_answer_scores
+from keras_bert_flow.tasks.formats.squad import write_answers, write_no_answer_scores
+from keras_bert_flow.tasks.question_answering import QuestionAnswering
 from tests.oracles.answer_alignment import check_alignment
 from tests.oracles.answer_spans import all_spans, best_window, null_score, slow_windows
 from tests.tasks.questions import LETTERS, TOKENIZER, ask, pieces_of

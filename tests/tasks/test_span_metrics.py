@@ -3,8 +3,8 @@ import warnings
 
 import pytest
 
-from keras_bert_flow.tasks.tagging.conll import count_spans, span_metrics, span_table
-from keras_bert_flow.tasks.tagging.tagged_words import PREFIXES, find_fault
+from keras_bert_flow.tasks.formats.conll import count_spans, span_metrics, span_table
+from keras_bert_flow.tasks.formats.tagged_words import PREFIXES, find_fault
 from tests.oracles.conlleval import conlleval
 
 CASES = 600

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.tasks.answering.squad import (
+from keras_bert_flow.tasks.formats.squad import (
     Answer,
     gold_answers,
     read_questions,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.tasks.answering.squad import (
+from keras_bert_flow.tasks.formats.squad import (
     count_exact,
     normalize_answer,
     read_questions,

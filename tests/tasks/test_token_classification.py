@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.tasks.core.task import IGNORED, Features
-from keras_bert_flow.tasks.tagging.conll import write_conll
-from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords, find_fault, spans_of
-from keras_bert_flow.tasks.tagging.token_classification import TokenClassification
+from keras_bert_flow.tasks.formats.conll import write_conll
+from keras_bert_flow.tasks.formats.tagged_words import TaggedWords, find_fault, spans_of
+from keras_bert_flow.tasks.token_classification import TokenClassification
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 

@@ -3,7 +3,7 @@ import random
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.tagging.token_classification import PiecesOfWords, cut_windows
+from keras_bert_flow.tasks.token_classification import PiecesOfWords, cut_windows
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "-"]

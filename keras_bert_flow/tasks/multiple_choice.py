@@ -9,7 +9,6 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from keras_bert_flow.files.outputs import walk_input
-from keras_bert_flow.tasks.choice.settings import MultipleChoiceSettings
 from keras_bert_flow.tasks.core.metrics import classification_metrics, has_collapsed, majority_class, mean_measure
 from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task, count_joined, join_texts
 from keras_bert_flow.tasks.core.texts import (
@@ -30,6 +29,7 @@ from keras_bert_flow.tasks.formats.rows import (
     spell_label,
 )
 from keras_bert_flow.tasks.formats.tables import limit_examples, read_columns, require_text
+from keras_bert_flow.tasks.settings import MultipleChoiceSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # Read multiple-choice questions: tables as in SWAG, or JSON objects as in RACE with one or more questions each.

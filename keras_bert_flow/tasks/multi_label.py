@@ -8,7 +8,6 @@ from typing import Any, ClassVar, final
 import numpy as np
 import scipy  # its submodules are loaded when they are used
 
-from keras_bert_flow.tasks.classification.settings import MultiLabelSettings
 from keras_bert_flow.tasks.core.metrics import SET_METRICS, count_marks, has_collapsed, make_table, set_metrics
 from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task
 from keras_bert_flow.tasks.core.texts import (
@@ -25,6 +24,7 @@ from keras_bert_flow.tasks.core.texts import (
 )
 from keras_bert_flow.tasks.formats.rows import abridge, spell_label
 from keras_bert_flow.tasks.formats.tables import number_labels, require_text, sort_names
+from keras_bert_flow.tasks.settings import MultiLabelSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # As written by spreadsheets, JSON and data frames.

@@ -20,8 +20,8 @@ from keras_bert_flow.tasks.core.texts import (
     read_examples,
     refuse_labels,
 )
-from keras_bert_flow.tasks.embedding.settings import SentenceEmbeddingSettings
 from keras_bert_flow.tasks.formats.tables import read_score, require_different_scores
+from keras_bert_flow.tasks.settings import SentenceEmbeddingSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # Retrieval ranks: rank the second text of each pair among all second texts, by cosine with the first.

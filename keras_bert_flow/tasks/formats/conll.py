@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.core.metrics import Counts, make_table
 from keras_bert_flow.tasks.formats.rows import abridge, parse_object, read_lines
-from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords, spans_of
+from keras_bert_flow.tasks.formats.tagged_words import TaggedWords, spans_of
 from keras_bert_flow.text.corpus.inputs import PARQUET
 
 DOCUMENT_MARK = "-DOCSTART-"

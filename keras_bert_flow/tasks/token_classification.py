@@ -13,8 +13,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.core.metrics import has_collapsed
 from keras_bert_flow.tasks.core.task import IGNORED, Features, Measure, Prediction, Task
-from keras_bert_flow.tasks.formats.rows import abridge
-from keras_bert_flow.tasks.tagging.conll import (
+from keras_bert_flow.tasks.formats.conll import (
     SPAN_METRICS,
     count_sentences,
     measure_sentences,
@@ -24,8 +23,8 @@ from keras_bert_flow.tasks.tagging.conll import (
     span_table,
     write_conll,
 )
-from keras_bert_flow.tasks.tagging.settings import TokenClassificationSettings
-from keras_bert_flow.tasks.tagging.tagged_words import (
+from keras_bert_flow.tasks.formats.rows import abridge
+from keras_bert_flow.tasks.formats.tagged_words import (
     OUTSIDE,
     PLAIN,
     SCHEMES,
@@ -39,6 +38,7 @@ from keras_bert_flow.tasks.tagging.tagged_words import (
     spans_of,
     tag_names,
 )
+from keras_bert_flow.tasks.settings import TokenClassificationSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # Split sentences that are too long for a model into overlapping windows, at word boundaries.

@@ -7,7 +7,6 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from keras_bert_flow.tasks.classification.settings import ClassificationSettings, RegressionSettings
 from keras_bert_flow.tasks.core.metrics import (
     CORRELATIONS,
     METRICS,
@@ -46,6 +45,7 @@ from keras_bert_flow.tasks.formats.tables import (
     require_text,
     write_glue_table,
 )
+from keras_bert_flow.tasks.settings import ClassificationSettings, RegressionSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 

@@ -9,8 +9,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from keras_bert_flow.tasks.answering.settings import QuestionAnsweringSettings
-from keras_bert_flow.tasks.answering.squad import (
+from keras_bert_flow.tasks.core.metrics import has_collapsed, mean_measure
+from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task
+from keras_bert_flow.tasks.core.texts import is_blank, take_texts, token_logits_of
+from keras_bert_flow.tasks.formats.squad import (
     Answer,
     ContextQuestion,
     gold_answers,
@@ -21,9 +23,7 @@ from keras_bert_flow.tasks.answering.squad import (
     write_answers,
     write_no_answer_scores,
 )
-from keras_bert_flow.tasks.core.metrics import has_collapsed, mean_measure
-from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task
-from keras_bert_flow.tasks.core.texts import is_blank, take_texts, token_logits_of
+from keras_bert_flow.tasks.settings import QuestionAnsweringSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer, find_pieces
 
 # Split a context that is too long for one row into overlapping windows.
