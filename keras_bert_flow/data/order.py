@@ -5,14 +5,14 @@ Feistel network on the next power of two, with cycle walking: an index beyond th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from keras_bert_flow.text.masking import TOKEN, MaskingRule, count_masks, mask_rows
+from keras_bert_flow.text.masking import TOKEN, MaskingRule, mask_rows
 from keras_bert_flow.text.rows import keyed_generator, keyed_number
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -40,17 +40,15 @@ class Permutation:
         self._rounds = list(zip(keys[::2], keys[1::2], strict=True))
 
     def __getitem__(self, place: int) -> int:
-        number = self._encipher(place)
-        while number >= self._length:
-            number = self._encipher(number)
-        return number
-
-    def _encipher(self, number: int) -> int:
-        left, right = number >> self._right_bits, number & self._right_mask
-        for left_key, right_key in self._rounds:
-            left ^= _mix(right ^ left_key) & self._left_mask
-            right ^= _mix(left ^ right_key) & self._right_mask
-        return left << self._right_bits | right
+        number = place
+        while True:
+            left, right = number >> self._right_bits, number & self._right_mask
+            for left_key, right_key in self._rounds:
+                left ^= _mix(right ^ left_key) & self._left_mask
+                right ^= _mix(left ^ right_key) & self._right_mask
+            number = left << self._right_bits | right
+            if number < self._length:
+                return number
 
 
 def _mix(word: int) -> int:
@@ -154,11 +152,6 @@ def make_masking_rule(folder: str | Path, config: Mapping[str, Any], tokenizer: 
     return MaskingRule.of(
         tokenizer, config["masked_fraction"], config["max_predictions"], config.get("mask_unit", TOKEN)
     )
-
-
-def with_fraction(rule: MaskingRule, masked_fraction: float, length: int) -> MaskingRule:
-    """Return a masking rule with another masked fraction, for instances of up to `length` tokens."""
-    return replace(rule, masked_fraction=masked_fraction, max_predictions=count_masks(length, masked_fraction))
 
 
 def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) -> dict[str, np.ndarray]:
