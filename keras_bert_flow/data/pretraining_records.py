@@ -160,6 +160,11 @@ class PretrainingRecords:
         sequence_length: cut each record of the objective `mlm` into sequences of this many tokens. Each sequence has
             its own index, and masks that depend on the index alone. It comes with the rest of its documents as
             context; see `cutting.cut_record`.
+    Attributes:
+        manifest: that of the folder.
+        record_length, sequence_length: tokens of a record, and of what is read of it.
+        objective: name of the pre-training objective of the records; see `text.objectives.objective`.
+        is_whole: whether records are read whole, not cut.
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is changed, damaged or in no manifest, the vocabulary is not that of the records, or they
@@ -198,6 +203,8 @@ class PretrainingRecords:
         self._ends = np.cumsum([len(file) for file in self._files])
         self.record_length = self.manifest.config["sequence_length"]
         self.sequence_length = self.record_length if sequence_length is None else sequence_length
+        self.objective: str = self.manifest.config.get("objective", DEFAULT)
+        self.is_whole = self.sequence_length == self.record_length
         check_cutting(self.objective, self.record_length, self.sequence_length)
         self._count = count_sequences(self.record_length, self.sequence_length)
         self._rule: Any = None if self.is_whole else self.read_masking_rule()
@@ -296,20 +303,10 @@ class PretrainingRecords:
         return max(1.0, float(np.mean(counts)))
 
     @property
-    def objective(self) -> str:
-        """Name of the pre-training objective of the records; see `text.objectives.objective`."""
-        return self.manifest.config.get("objective", DEFAULT)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether records are read whole, not cut."""
-        return self.sequence_length == self.record_length
-
-    @property
     def uncut(self) -> "PretrainingRecords":
         """The same records, read whole."""
         whole = copy(self)
-        whole.sequence_length, whole._count = self.record_length, 1
+        whole.sequence_length, whole.is_whole, whole._count = self.record_length, True, 1
         vars(whole).pop("mean_context", None)  # drop the cached value of the cut sequences
         return whole
 
