@@ -71,7 +71,8 @@ def calibrate(logits: np.ndarray, labels: np.ndarray, with_biases: bool = False)
     errors = [calibration_error(softmax(each, axis=1), labels) for each in (logits, scaled)]
     rows = np.arange(len(labels))
     losses = [float(-log_softmax(each, axis=1)[rows, labels].mean()) for each in (logits, scaled)]
-    return Calibration(temperature, len(logits), *errors, *losses, tuple(map(float, biases)))
+    (error, new_error), (loss, new_loss) = errors, losses
+    return Calibration(temperature, len(logits), error, new_error, loss, new_loss, tuple(map(float, biases)))
 
 
 def _loss_and_gradient(parameters: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
