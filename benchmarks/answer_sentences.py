@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_bert_flow.tasks.answering.squad import ContextQuestion, read_questions
+from keras_bert_flow.tasks.formats.squad import ContextQuestion, read_questions
 from keras_bert_flow.text.corpus.documents import split_sentences
 
 HEADER = ("question", "sentence", "label")

@@ -46,7 +46,7 @@ _HOMES = {
     "load_task_model": "conversion.model_directory",
     "make_task": "tasks.registry",
     "normalize_text": "text.tokenizers.normalization",
-    "pack_rows": "data.packing",
+    "pack_rows": "data.text_preprocessor",
     "predict_features": "data.tasks",
     "pretrain": "training.pretraining.pretrain",
     "pretraining_dataset": "data.pretraining",

@@ -196,7 +196,7 @@ OPTIONAL = {
     "requests": r"\.hdfs$",
     "mlflow": r"\.mlflow_run$",
     "wandb": r"\.wandb_run$",
-    "optuna": r"\.tuning\.",
+    "optuna": r"\.tuning$",
     "onnx": r"\.onnx_",
     "onnxruntime": r"\.onnx_",
     "tf2onnx": r"\.onnx_tensorflow$",

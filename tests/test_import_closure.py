@@ -191,7 +191,7 @@ def test_closures_hold_what_a_result_depends_on_and_no_more():
         assert not {"models", "layers", "training", "tasks", "data", "conversion"} & rooms[stage]
     assert not {"cli", "checks"} & set().union(*rooms.values())
     assert "keras_bert_flow.records.example" not in closures()["vocabulary"]
-    assert "keras_bert_flow.tasks.classification.classification" in closures()["finetuning"]
+    assert "keras_bert_flow.tasks.classification" in closures()["finetuning"]
 
 
 def test_files_that_import_by_name_are_known():

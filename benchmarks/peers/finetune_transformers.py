@@ -23,7 +23,7 @@ import transformers
 
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.data.tasks import make_generator, make_inputs, make_labels, shuffle_into_batches
+from keras_bert_flow.data.tasks import make_inputs, make_labels, shuffle_into_batches
 from keras_bert_flow.tasks.core.task import Features
 from keras_bert_flow.training.finetuning.task_data import read_task_files
 
@@ -133,7 +133,8 @@ def train(model, rows, settings, seed, run):
     schedule = transformers.get_linear_schedule_with_warmup(optimizer, warmup_steps, steps)
     model.train()
     for epoch in range(settings.epochs):
-        for places in shuffle_into_batches(len(rows), settings.batch_size, make_generator(seed, epoch)):
+        rng = np.random.Generator(np.random.Philox(key=[seed, epoch]))  # as in `TaskBatches`
+        for places in shuffle_into_batches(len(rows), settings.batch_size, rng):
             for part, share in cut(rows, places, settings.accumulate_batches or 1):
                 inputs, labels = rows.batch(part)
                 (run(**inputs, **labels).loss * share).backward()

@@ -23,7 +23,7 @@ from keras_bert_flow.results.artifacts import locked
 from keras_bert_flow.results.publishing import holding_results
 
 if TYPE_CHECKING:
-    from keras_bert_flow.tuning.study import Search
+    from keras_bert_flow.tuning import Search
 
 SHOWN_TRIALS = 5
 MAX_FIRST_FAILURES = 3  # with no trial that ended well: the reason is not what is searched
@@ -62,7 +62,7 @@ def tune(
 
     with holding_results(local_runs(make_paths_absolute(settings))):
         best = _search(str(config), given, settings, tuning, objective)
-    from keras_bert_flow.tuning.study import write_overrides
+    from keras_bert_flow.tuning import write_overrides
 
     changes = [*(set or ()), *write_overrides(best)]
     options = [option for change in changes for option in ("--set", change)]
@@ -77,7 +77,7 @@ def _search(
         from flows.trial import find_search_folder
 
         folder, inputs = find_search_folder(config, given, tuning, objective, _show_progress)
-        from keras_bert_flow.tuning.study import Search
+        from keras_bert_flow.tuning import Search
 
     check_work_folder(folder)
     for path in (folder.parent, folder):
@@ -101,7 +101,7 @@ def _check(
 ) -> tuple[TuningConfig, str]:
     """Return what is searched and measured; raise ValueError where the configuration does not take it."""
     from keras_bert_flow.models.sizes import resolve_shape
-    from keras_bert_flow.tuning.study import check_space, read_tuning
+    from keras_bert_flow.tuning import check_space, read_tuning
 
     tuning = read_tuning(opening.tuning, space, trials)
     objective = tuning.objective or ("dev_score" if "task" in opening.model_fields_set else "held_out_loss")
@@ -134,7 +134,7 @@ def _run_trial(
 
     from flows.stages import StageError
     from flows.trial import run_trial, settle_trial
-    from keras_bert_flow.tuning.study import write_overrides
+    from keras_bert_flow.tuning import write_overrides
 
     trial, values = search.begin_trial()
     overrides, started_at = write_overrides(values), time.monotonic()
@@ -159,7 +159,7 @@ def _run_trial(
     except (ValueError, StageError) as error:
         inputs.check()
         failure = " ".join(str(error).split())
-        search.fail(trial, failure)
+        search.prune(trial, failure)
         show(f"{name}: failed: {failure}")
         if len(search.list_ended()) >= MAX_FIRST_FAILURES and not search.rank():
             raise
@@ -185,7 +185,7 @@ def _name_metric(settings: Any, objective: str) -> str:
 
 
 def _show_best(search: "Search", name: str, metric: str) -> None:
-    from keras_bert_flow.tuning.study import write_overrides
+    from keras_bert_flow.tuning import write_overrides
 
     rows = search.rank()
     if not rows:

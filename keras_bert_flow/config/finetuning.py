@@ -26,16 +26,7 @@ from keras_bert_flow.config.pretraining import (
     WeightDecay,
     check_equal_parts,
 )
-from keras_bert_flow.tasks.answering.settings import QuestionAnsweringSettings
-from keras_bert_flow.tasks.choice.settings import MultipleChoiceSettings
-from keras_bert_flow.tasks.classification.settings import (
-    ClassificationSettings,
-    MultiLabelSettings,
-    RegressionSettings,
-)
-from keras_bert_flow.tasks.core.settings import TaskSettings
-from keras_bert_flow.tasks.embedding.settings import SentenceEmbeddingSettings
-from keras_bert_flow.tasks.tagging.settings import TokenClassificationSettings
+from keras_bert_flow.tasks.settings import SETTINGS, TaskSettings
 
 ALL = "all"
 MERGED: Final = "merged"
@@ -314,17 +305,6 @@ class TaskConfig(Settings):
     def arguments(self) -> dict[str, Any]:
         """The kind of the task and its fields, as arguments of `make_task`."""
         return self.model_dump(exclude={"name", "train", "dev", "extra_dev"})
-
-
-SETTINGS = (
-    ClassificationSettings,
-    RegressionSettings,
-    MultiLabelSettings,
-    MultipleChoiceSettings,
-    SentenceEmbeddingSettings,
-    TokenClassificationSettings,
-    QuestionAnsweringSettings,
-)
 
 
 def _make_section(settings: type[TaskSettings]) -> type[TaskConfig]:

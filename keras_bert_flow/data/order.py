@@ -4,15 +4,15 @@ Source of the permutation: Black and Rogaway 2002, Ciphers with arbitrary finite
 Feistel network on the next power of two, with cycle walking: an index beyond the records is permuted again).
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from keras_bert_flow.text.masking import TOKEN, MaskingRule, count_masks, mask_rows
+from keras_bert_flow.text.masking import TOKEN, MaskingRule, mask_rows
 from keras_bert_flow.text.rows import keyed_generator, keyed_number
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -24,33 +24,25 @@ _WORD = (1 << 64) - 1
 _FIRST_FACTOR, _SECOND_FACTOR = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9
 
 
-class Permutation:
-    """A pseudorandom permutation of range(length), determined by keys.
+def permute(place: int, length: int, rounds: Sequence[tuple[int, int]]) -> int:
+    """Return the number at a place of a pseudorandom permutation of range(length), determined by keys.
 
     Args:
         length: at least 1, at most 2 ** 62.
-        keys: an even number of 64-bit integers.
+        rounds: pairs of 64-bit keys.
     """
-
-    def __init__(self, length: int, keys: list[int]):
-        bits = max(_LEAST_BITS, (length - 1).bit_length())
-        self._length = length
-        self._right_bits = bits // 2
-        self._left_mask, self._right_mask = (1 << bits - self._right_bits) - 1, (1 << self._right_bits) - 1
-        self._rounds = list(zip(keys[::2], keys[1::2], strict=True))
-
-    def __getitem__(self, place: int) -> int:
-        number = self._encipher(place)
-        while number >= self._length:
-            number = self._encipher(number)
-        return number
-
-    def _encipher(self, number: int) -> int:
-        left, right = number >> self._right_bits, number & self._right_mask
-        for left_key, right_key in self._rounds:
-            left ^= _mix(right ^ left_key) & self._left_mask
-            right ^= _mix(left ^ right_key) & self._right_mask
-        return left << self._right_bits | right
+    bits = max(_LEAST_BITS, (length - 1).bit_length())
+    right_bits = bits // 2
+    left_mask, right_mask = (1 << bits - right_bits) - 1, (1 << right_bits) - 1
+    number = place
+    while True:
+        left, right = number >> right_bits, number & right_mask
+        for left_key, right_key in rounds:
+            left ^= _mix(right ^ left_key) & left_mask
+            right ^= _mix(left ^ right_key) & right_mask
+        number = left << right_bits | right
+        if number < length:
+            return number
 
 
 def _mix(word: int) -> int:
@@ -77,18 +69,18 @@ class Shuffled:
         if not len(records):
             raise ValueError("There must be something to train on. Received: none. Give more text.")
         self._records, self._seed, self._length = records, seed, len(records)
-        self._permute = lru_cache(maxsize=2)(self._make_permutation)
+        self._rounds_of = lru_cache(maxsize=2)(self._make_rounds)
 
     def __len__(self) -> int:
         return ROWS
 
     def __getitem__(self, place: int) -> Any:
         epoch, index = divmod(place, self._length)
-        return self._records[self._permute(epoch)[index]]
+        return self._records[permute(index, self._length, self._rounds_of(epoch))]
 
-    def _make_permutation(self, epoch: int) -> Permutation:
+    def _make_rounds(self, epoch: int) -> list[tuple[int, int]]:
         keys = [keyed_number("order", self._seed, epoch, number) for number in range(_ROUNDS)]
-        return Permutation(self._length, keys)
+        return list(zip(keys[::2], keys[1::2], strict=True))
 
 
 # Dynamic masking: new masks for the records in each epoch, a function of (seed, epoch, index).
@@ -154,11 +146,6 @@ def make_masking_rule(folder: str | Path, config: Mapping[str, Any], tokenizer: 
     return MaskingRule.of(
         tokenizer, config["masked_fraction"], config["max_predictions"], config.get("mask_unit", TOKEN)
     )
-
-
-def with_fraction(rule: MaskingRule, masked_fraction: float, length: int) -> MaskingRule:
-    """Return a masking rule with another masked fraction, for instances of up to `length` tokens."""
-    return replace(rule, masked_fraction=masked_fraction, max_predictions=count_masks(length, masked_fraction))
 
 
 def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) -> dict[str, np.ndarray]:

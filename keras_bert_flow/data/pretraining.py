@@ -38,12 +38,11 @@ class SplitBatch(grain.experimental.FlatMapTransform):
 
     def flat_map(self, element: tuple[dict, dict, dict]) -> list[tuple[dict, dict, dict]]:
         x, y, weights = element
-        weights = {name: self._divide_by_mean_sum(weight) for name, weight in weights.items()}
-        return [take_part((x, y, weights), part, self.max_fan_out) for part in range(self.max_fan_out)]
-
-    def _divide_by_mean_sum(self, weight: np.ndarray) -> np.ndarray:
-        total = self._add_up(float(weight.sum(dtype="float64")))
-        return (weight * (self._parts / total)).astype("float32") if total else weight
+        divided = {}
+        for name, weight in weights.items():
+            total = self._add_up(float(weight.sum(dtype="float64")))
+            divided[name] = (weight * (self._parts / total)).astype("float32") if total else weight
+        return [take_part((x, y, divided), part, self.max_fan_out) for part in range(self.max_fan_out)]
 
 
 def split_batches(dataset: grain.IterDataset, count: int, *share: Any) -> grain.IterDataset:
@@ -57,13 +56,10 @@ def take_part(batch: tuple[dict, dict, dict], part: int, count: int) -> Any:
     Raises:
         ValueError: the rows do not divide evenly.
     """
-
-    def rows(values: np.ndarray) -> np.ndarray:
-        require_equal_parts(len(values), count)
-        size = len(values) // count
-        return values[part * size : (part + 1) * size]
-
-    return tuple({name: rows(values) for name, values in group.items()} for group in batch)
+    for group in batch:
+        for values in group.values():
+            require_equal_parts(len(values), count)
+    return tuple({name: np.split(values, count)[part] for name, values in group.items()} for group in batch)
 
 
 def require_equal_parts(batch_size: int, count: int) -> None:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.data.order import RandomAccess, make_masking_rule, mask_again, restore_tokens, with_fraction
+from keras_bert_flow.data.order import RandomAccess, make_masking_rule, mask_again, restore_tokens
 from keras_bert_flow.files.inputs import find_carrier
 from keras_bert_flow.records.example import decode_record
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX, TFRecordFile, check_records
@@ -16,7 +17,7 @@ from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.manifest import Manifest
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.text.masking import MaskingRule
+from keras_bert_flow.text.masking import MaskingRule, count_masks
 from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.text.objectives.mlm import check_cutting, count_sequences, cut_record
 from keras_bert_flow.text.objectives.objective import find_objective
@@ -106,8 +107,23 @@ class RecordsFolder:
         return check_records(self.folder, digests, self.files)
 
     def check_vocabulary(self, vocabulary_size: int, other: str | Path | None) -> None:
-        """Check the tokenizer of the records as `check_record_vocabulary` does."""
-        check_record_vocabulary(self.tokenizer_file, vocabulary_size, other, self.tokenizer)
+        """Raise ValueError unless records and model have the same vocabulary, and make it into the same tokens.
+
+        Args:
+            vocabulary_size: vocabulary size in the manifest of the records.
+            other: the file of the model's tokenizer; None for a new model.
+        """
+        path, tokenizer = self.tokenizer_file, self.tokenizer
+        if tokenizer.vocabulary_size != vocabulary_size:
+            raise ValueError(
+                f"Records must come with the vocabulary that they were made with, of {vocabulary_size} pieces. "
+                f"Received: {path}, with {tokenizer.vocabulary_size}. Build the folder again."
+            )
+        if other is not None and (difference := find_difference(tokenizer, read_tokenizer_file(other))) is not None:
+            raise ValueError(
+                f"Records must be made with the model's tokenizer. Received: {path} and {other}, with {difference}. "
+                f"Build the records again with --vocab {other}."
+            )
 
     @property
     def tokenizer_file(self) -> Path:
@@ -129,32 +145,6 @@ class RecordsFolder:
         return tokenizer
 
 
-def check_record_vocabulary(
-    path: Path, vocabulary_size: int, other: str | Path | None, tokenizer: Tokenizer | None = None
-) -> None:
-    """Raise ValueError unless records and model have the same vocabulary, and make it into the same tokens.
-
-    Args:
-        path: the file of the records' tokenizer; see `files.read_tokenizer_file`.
-        vocabulary_size: vocabulary size in the manifest of the records.
-        other: the file of the model's tokenizer; None for a new model.
-        tokenizer: the one in `path`, if it has been read.
-    """
-    tokenizer = tokenizer or read_tokenizer_file(path)
-    if tokenizer.vocabulary_size != vocabulary_size:
-        raise ValueError(
-            f"Records must come with the vocabulary that they were made with, of {vocabulary_size} pieces. "
-            f"Received: {path}, with {tokenizer.vocabulary_size}. Build the folder again."
-        )
-    if other is None:
-        return
-    if (difference := find_difference(tokenizer, read_tokenizer_file(other))) is not None:
-        raise ValueError(
-            f"Records must be made with the model's tokenizer. Received: {path} and {other}, with {difference}. "
-            f"Build the records again with --vocab {other}."
-        )
-
-
 SAMPLE_SEQUENCES = 1000  # takes a second; their mean context is accurate to a few hundredths
 
 
@@ -170,6 +160,11 @@ class PretrainingRecords:
         sequence_length: cut each record of the objective `mlm` into sequences of this many tokens. Each sequence has
             its own index, and masks that depend on the index alone. It comes with the rest of its documents as
             context; see `cutting.cut_record`.
+    Attributes:
+        manifest: that of the folder.
+        record_length, sequence_length: tokens of a record, and of what is read of it.
+        objective: name of the pre-training objective of the records; see `text.objectives.objective`.
+        is_whole: whether records are read whole, not cut.
     Raises:
         FileNotFoundError: a file is missing.
         ValueError: a file is changed, damaged or in no manifest, the vocabulary is not that of the records, or they
@@ -208,6 +203,8 @@ class PretrainingRecords:
         self._ends = np.cumsum([len(file) for file in self._files])
         self.record_length = self.manifest.config["sequence_length"]
         self.sequence_length = self.record_length if sequence_length is None else sequence_length
+        self.objective: str = self.manifest.config.get("objective", DEFAULT)
+        self.is_whole = self.sequence_length == self.record_length
         check_cutting(self.objective, self.record_length, self.sequence_length)
         self._count = count_sequences(self.record_length, self.sequence_length)
         self._rule: Any = None if self.is_whole else self.read_masking_rule()
@@ -282,7 +279,8 @@ class PretrainingRecords:
         rule = make_masking_rule(self._source.folder, self.manifest.config, self._source.tokenizer)
         if masked_fraction is None and self.is_whole:
             return rule
-        return with_fraction(rule, masked_fraction or rule.masked_fraction, self.sequence_length)
+        fraction = masked_fraction or rule.masked_fraction
+        return replace(rule, masked_fraction=fraction, max_predictions=count_masks(self.sequence_length, fraction))
 
     def read_tokenizer(self) -> Tokenizer:
         """Return the tokenizer that the records were made with."""
@@ -305,20 +303,10 @@ class PretrainingRecords:
         return max(1.0, float(np.mean(counts)))
 
     @property
-    def objective(self) -> str:
-        """Name of the pre-training objective of the records; see `text.objectives.objective`."""
-        return self.manifest.config.get("objective", DEFAULT)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether records are read whole, not cut."""
-        return self.sequence_length == self.record_length
-
-    @property
     def uncut(self) -> "PretrainingRecords":
         """The same records, read whole."""
         whole = copy(self)
-        whole.sequence_length, whole._count = self.record_length, 1
+        whole.sequence_length, whole.is_whole, whole._count = self.record_length, True, 1
         vars(whole).pop("mean_context", None)  # drop the cached value of the cut sequences
         return whole
 
@@ -379,7 +367,11 @@ def show_record(features: Mapping[str, np.ndarray], tokenizer: Tokenizer, place:
     ):
         if position >= length:
             raise ValueError(f"A masked place must hold a token. Received: {position} in {place}. Rebuild the records.")
-        words[position] = show_prediction(words[position], pieces[original], tokenizer.mask_token)
+        shown, word = words[position], pieces[original]
+        if shown == tokenizer.mask_token:
+            words[position] = f"[MASK: {word}]"
+        else:
+            words[position] = f"[KEPT: {word}]" if shown == word else f"[RANDOM {shown}: {word}]"
     head = [place]
     if label := find_objective(objective).sentence_label:
         head.append(label.meanings[int(features["next_sentence_labels"][0])])
@@ -388,10 +380,3 @@ def show_record(features: Mapping[str, np.ndarray], tokenizer: Tokenizer, place:
     segments = [words[number] for number in np.flatnonzero(~is_second)], [words[n] for n in np.flatnonzero(is_second)]
     lines = [f"  {name}  {' '.join(segment)}" for name, segment in zip("AB", segments, strict=True) if segment]
     return "\n".join([", ".join(head), *lines])
-
-
-def show_prediction(shown: str, original: str, mask_token: str = "[MASK]") -> str:
-    """Format a masked token: the input that the model sees, and the token to predict."""
-    if shown == mask_token:
-        return f"[MASK: {original}]"
-    return f"[KEPT: {original}]" if shown == original else f"[RANDOM {shown}: {original}]"

@@ -408,7 +408,7 @@ class TaskBatches:
         return self.accumulate_batches / len(rows) if self.accumulate_batches > 1 else 1.0
 
     def _plan_epoch(self, epoch: int) -> list[np.ndarray]:
-        rng = make_generator(self.seed, epoch)
+        rng = np.random.Generator(np.random.Philox(key=[self.seed, epoch]))
         if self.group_by_length:
             return bucket_by_length(self._lengths, self._groups, self.batch_size, rng)
         return shuffle_into_batches(len(self.features), self.batch_size, rng)
@@ -445,13 +445,11 @@ def task_dataset(
     """
     options = (max_widths, group_by_length, accumulate_batches, compiles_shapes)
     dataset = read_batches(TaskBatches(features, batch_size, seed, *options), start_step)
-
-    def plain_weights() -> grain.IterDataset:
-        """Return the same batches for `evaluate`, in which no weight depends on the rest of its batch."""
-        return read_batches(TaskBatches(features, batch_size, seed, *options, plain_weights=True), start_step)
-
-    # Attributes, as Grain datasets are made by functions; `ModelWithHead` looks for them.
-    dataset.plain_weights = plain_weights
+    # Attributes, as Grain datasets are made by functions; `ModelWithHead` looks for them. The first makes the same
+    # batches for `evaluate`, in which no weight depends on the rest of its batch.
+    dataset.plain_weights = lambda: read_batches(
+        TaskBatches(features, batch_size, seed, *options, plain_weights=True), start_step
+    )
     dataset.steps_per_epoch = -(-len(features) // batch_size) * accumulate_batches
     return dataset
 
@@ -459,8 +457,3 @@ def task_dataset(
 def read_batches(batches: TaskBatches, start_step: int = 0) -> grain.IterDataset:
     """Return the dataset of batches from a step on, for `model.fit`."""
     return grain.MapDataset.source(batches)[start_step * batches.accumulate_batches :].to_iter_dataset(READING)
-
-
-def make_generator(seed: int, epoch: int) -> np.random.Generator:
-    """Return the random generator that shuffles the rows of an epoch."""
-    return np.random.Generator(np.random.Philox(key=[seed, epoch]))

@@ -18,8 +18,8 @@ from keras_bert_flow.prediction.exported_model import is_exported, load_exported
 from keras_bert_flow.prediction.lines import list_items
 from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction
 from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, make_text_example
-from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
 from keras_bert_flow.tasks.registry import read_task
+from keras_bert_flow.tasks.sentence_embedding import SentenceEmbedding
 
 
 @final

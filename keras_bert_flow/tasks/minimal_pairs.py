@@ -105,23 +105,16 @@ def _make_pair(place: str, fields: Mapping[str, Any]) -> MinimalPair:
                 f"{place}: a minimal pair must have {_GOOD}, {_BAD} and {_PHENOMENON}. Received: no {name}. Fields "
                 f"here: {abridge(fields)}."
             )
-    for name in (_GOOD, _BAD, *GROUPINGS.values()):
-        if name in fields and not _is_text(fields[name]):
+    for name in (name for name in (_GOOD, _BAD, *GROUPINGS.values()) if name in fields):
+        # JSON can encode a lone surrogate.
+        text = fields[name]
+        if not isinstance(text, str) or not text.strip() or any("\ud800" <= letter <= "\udfff" for letter in text):
             raise ValueError(
-                f"{place}: `{name}` must be text. Received: {abridge([ascii(fields[name])])}. Correct the line, or "
+                f"{place}: `{name}` must be text. Received: {abridge([ascii(text)])}. Correct the line, or "
                 "leave it out."
             )
     groups = {grouping: fields.get(name) for grouping, name in GROUPINGS.items()}
     return MinimalPair(fields[_GOOD], fields[_BAD], groups, place)
-
-
-def _is_text(value: Any) -> bool:
-    """Return whether a value is a string that is not blank and has no lone surrogate, which JSON can encode."""
-    return (
-        isinstance(value, str)
-        and bool(value.strip())
-        and not any("\ud800" <= character <= "\udfff" for character in value)
-    )
 
 
 def _check_length(what: str, tokens: int, max_positions: int) -> None:

@@ -14,13 +14,13 @@ from keras_bert_flow.tasks.formats.rows import abridge
 KINDS: Registry[type[Task]] = Registry(
     "The kind of a task",
     {
-        "classification": "keras_bert_flow.tasks.classification.classification:Classification",
-        "regression": "keras_bert_flow.tasks.classification.classification:Regression",
-        "multi_label": "keras_bert_flow.tasks.classification.multi_label:MultiLabel",
-        "multiple_choice": "keras_bert_flow.tasks.choice.multiple_choice:MultipleChoice",
-        "question_answering": "keras_bert_flow.tasks.answering.question_answering:QuestionAnswering",
-        "sentence_embedding": "keras_bert_flow.tasks.embedding.sentence_embedding:SentenceEmbedding",
-        "token_classification": "keras_bert_flow.tasks.tagging.token_classification:TokenClassification",
+        "classification": "keras_bert_flow.tasks.classification:Classification",
+        "regression": "keras_bert_flow.tasks.classification:Regression",
+        "multi_label": "keras_bert_flow.tasks.multi_label:MultiLabel",
+        "multiple_choice": "keras_bert_flow.tasks.multiple_choice:MultipleChoice",
+        "question_answering": "keras_bert_flow.tasks.question_answering:QuestionAnswering",
+        "sentence_embedding": "keras_bert_flow.tasks.sentence_embedding:SentenceEmbedding",
+        "token_classification": "keras_bert_flow.tasks.token_classification:TokenClassification",
     },
 )
 

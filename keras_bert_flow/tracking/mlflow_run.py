@@ -67,7 +67,8 @@ class MlflowRun:
 
     def _add_parameters(self, parameters: Mapping[str, Any], known: Mapping[str, str]) -> None:
         """Log parameters, and as tags those changed since the run started, since MLflow cannot overwrite parameters."""
-        values = {name: _write(value) for name, value in parameters.items()}
+        written = {name: value if isinstance(value, str) else json.dumps(value) for name, value in parameters.items()}
+        values = {name: value[:MAX_CHARACTERS] for name, value in written.items()}
         new = [Param(name, value) for name, value in values.items() if name not in known]
         for start in range(0, len(new), MAX_PARAMS):
             self._client.log_batch(self._id, params=new[start : start + MAX_PARAMS])
@@ -87,10 +88,6 @@ def _pack(lines: Sequence[Mapping[str, Any]]) -> Iterator[list[Metric]]:
         packed += metrics
     if packed:
         yield packed
-
-
-def _write(value: Any) -> str:
-    return (value if isinstance(value, str) else json.dumps(value))[:MAX_CHARACTERS]
 
 
 def _now() -> int:

@@ -1,7 +1,7 @@
 """A run on Weights & Biases; its own environment variables set the mode, project, server and folder."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from contextlib import suppress
 from typing import Any
 
 import wandb
@@ -36,7 +36,10 @@ class WandbRun:
             settings=settings,
         )
         self._state = facts.state / LAST_STEP
-        return max(_read_step(self._state), self._run.step - 1)
+        last_step = -1
+        with suppress(FileNotFoundError, ValueError):
+            last_step = int(self._state.read_text())
+        return max(last_step, self._run.step - 1)
 
     def log(self, lines: Sequence[Mapping[str, Any]]) -> None:
         for line in lines:
@@ -46,10 +49,3 @@ class WandbRun:
     def close(self, status: str, metrics: Mapping[str, Any]) -> None:
         self._run.summary.update({FINAL + name: value for name, value in find_numbers(metrics).items()})
         self._run.finish(exit_code=int(status != FINISHED))
-
-
-def _read_step(path: Path) -> int:
-    try:
-        return int(path.read_text())
-    except (FileNotFoundError, ValueError):
-        return -1

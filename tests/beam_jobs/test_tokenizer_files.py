@@ -15,7 +15,7 @@ from keras_bert_flow.cli.options import settle_case
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import VocabularyConfig
 from keras_bert_flow.data.order import restore_tokens
-from keras_bert_flow.data.pretraining_records import PretrainingRecords, check_record_vocabulary, show_examples
+from keras_bert_flow.data.pretraining_records import PretrainingRecords, RecordsFolder, show_examples
 from keras_bert_flow.results.stages.records import records_key
 from keras_bert_flow.text.tokenizers.files import find_difference, read_tokenizer_file
 from tests.beam_jobs.conftest import build, make_corpus, make_documents, make_records_config, read_folder
@@ -147,9 +147,9 @@ def test_what_stands_beside_a_vocabulary_travels_with_it(corpus, vocabulary_file
     assert (folder / "vocab.txt").read_bytes() == file.read_bytes()
     keys = [records_key(corpus, records, path, True, 1) for path in (file, vocabulary_file)]
     assert keys[0] != keys[1]
-    check_record_vocabulary(folder / "vocab.txt", config["vocabulary_size"], file)
+    RecordsFolder(folder).check_vocabulary(config["vocabulary_size"], file)
     with pytest.raises(ValueError, match="must be made with the model's tokenizer"):
-        check_record_vocabulary(folder / "vocab.txt", config["vocabulary_size"], vocabulary_file)
+        RecordsFolder(folder).check_vocabulary(config["vocabulary_size"], vocabulary_file)
 
 
 def test_a_setting_that_was_given_counts(vocabulary_file):

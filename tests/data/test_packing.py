@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.data.packing import pack_rows
+from keras_bert_flow.data.text_preprocessor import pack_rows
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.oracles.numpy_bert import randomise_weights
 from tests.oracles.small_bert import TINY

@@ -1,6 +1,6 @@
 import pytest
 
-from keras_bert_flow.data.pretraining_records import show_examples, show_prediction, show_record
+from keras_bert_flow.data.pretraining_records import show_examples, show_record
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.oracles.plain_records import PIECES, make_many, publish_plain
 from tests.oracles.tiny_records import write_tiny_records
@@ -54,11 +54,6 @@ def test_sequence_without_pairs_has_one_line():
     assert show("mlm", segment_ids=[0] * 11).splitlines()[1:] == [
         "  A  [CLS] the [MASK: cat] sat [RANDOM dog: ##ting] [SEP] [KEPT: ran] dog [SEP]"
     ]
-
-
-@pytest.mark.parametrize(("shown", "expected"), [("[MASK]", "[MASK: a]"), ("a", "[KEPT: a]"), ("b", "[RANDOM b: a]")])
-def test_three_kinds_of_prediction_are_told_apart(shown, expected):
-    assert show_prediction(shown, "a") == expected
 
 
 @pytest.mark.parametrize(

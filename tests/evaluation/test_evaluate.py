@@ -13,8 +13,8 @@ from keras_bert_flow.evaluation.tables import grid_markdown
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.results.manifest import write_manifest
+from keras_bert_flow.tasks.formats.conll import read_tagged_words
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.tasks.tagging.conll import read_tagged_words
 from tests.evaluation.test_grid_table import GRID
 from tests.oracles.small_bert import TINY
 from tests.tasks.kinds import LETTERS

@@ -11,9 +11,9 @@ from sklearn.metrics import accuracy_score
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.evaluation.questions import score_predictions
-from keras_bert_flow.tasks.answering.squad import gold_answers, read_questions
+from keras_bert_flow.tasks.formats.conll import read_tagged_words, write_conll
+from keras_bert_flow.tasks.formats.squad import gold_answers, read_questions
 from keras_bert_flow.tasks.formats.tables import write_glue_table
-from keras_bert_flow.tasks.tagging.conll import read_tagged_words, write_conll
 from tests.oracles.conlleval import conlleval
 from tests.oracles.squad_scores import official_1
 

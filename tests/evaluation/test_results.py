@@ -6,7 +6,7 @@ import pytest
 
 from keras_bert_flow.evaluation.results import RunPredictions, build_results, worst_errors
 from keras_bert_flow.evaluation.summary import align, interval_sentence, result_rows, results_markdown, verdict
-from keras_bert_flow.tasks.classification.classification import Classification, Regression
+from keras_bert_flow.tasks.classification import Classification, Regression
 from keras_bert_flow.tasks.core.texts import TextExample
 from tests.tasks.kinds import CASES, make_case
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering, find_gold
-from keras_bert_flow.tasks.answering.squad import ContextQuestion
-from keras_bert_flow.text.tokenizers.tokenizer import encode_with_offsets
+from keras_bert_flow.tasks.formats.squad import ContextQuestion
+from keras_bert_flow.tasks.question_answering import QuestionAnswering
+from keras_bert_flow.text.tokenizers.tokenizer import encode_with_offsets, find_pieces
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 
@@ -47,7 +47,8 @@ def _explain(
 ) -> str:
     """Return why a question's right answer is not what is decoded from its labels."""
     _, starts, ends = encode_with_offsets(tokenizer, example.context)
-    gold = find_gold(example, starts, ends)
+    answer = example.answers[0]
+    gold = find_pieces(starts, ends, answer.start, answer.start + len(answer.text))
     if gold is None:
         return "no_piece"
     if gold[1] - gold[0] >= task.max_answer_tokens:
@@ -56,7 +57,6 @@ def _explain(
     rows = zip(features.labels["start"], features.details, strict=True)
     if not any(start and window.is_best[start - window.first] for start, window in rows):
         return "cut"
-    answer = example.answers[0]
     before, behind = starts[gold[0]] - answer.start, ends[gold[1]] - answer.start - len(answer.text)
     if before < 0 or behind > 0:
         return "inside_a_piece"

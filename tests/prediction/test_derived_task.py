@@ -5,7 +5,7 @@ import json
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.tasks.tagging.tagged_words import guess_scheme
+from keras_bert_flow.tasks.formats.tagged_words import guess_scheme
 from tests.oracles.task_models import CASES
 from tests.prediction.models import make_backbone, save
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion
-from keras_bert_flow.tasks.choice.multiple_choice import ChoiceExample
 from keras_bert_flow.tasks.core.task import IGNORED, Features, Task
 from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.tasks.formats.squad import Answer, ContextQuestion
+from keras_bert_flow.tasks.formats.tagged_words import TaggedWords
+from keras_bert_flow.tasks.multiple_choice import ChoiceExample
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 LETTERS = [*"abcdefghijklmnop"]

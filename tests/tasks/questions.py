@@ -1,6 +1,6 @@
 """Questions for tests: a tokenizer of letters and a few words, and contexts written with them."""
 
-from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion
+from keras_bert_flow.tasks.formats.squad import Answer, ContextQuestion
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 

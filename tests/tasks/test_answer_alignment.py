@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering, explain_answers
-from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion, read_questions
 from keras_bert_flow.tasks.core.texts import describe_unreachable
+from keras_bert_flow.tasks.formats.squad import Answer, ContextQuestion, read_questions
+from keras_bert_flow.tasks.question_answering import QuestionAnswering, explain_answers
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.tokenizer import encode_with_offsets
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer

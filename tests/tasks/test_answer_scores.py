@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering
+from keras_bert_flow.tasks.question_answering import QuestionAnswering
 from tests.tasks.questions import ask
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.classification.classification import Classification
+from keras_bert_flow.tasks.classification import Classification
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.formats.tables import read_table
 from tests.tasks.files import (

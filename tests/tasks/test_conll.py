@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.tasks.tagging.conll import read_tagged_words, write_conll
-from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
+from keras_bert_flow.tasks.formats.conll import read_tagged_words, write_conll
+from keras_bert_flow.tasks.formats.tagged_words import TaggedWords
 
 DATA = os.environ.get("KBF_TEST_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")

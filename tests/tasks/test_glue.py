@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.tasks.classification.classification import Classification, Regression
+from keras_bert_flow.tasks.classification import Classification, Regression
 from keras_bert_flow.tasks.formats.glue import HIGHEST, LOWEST, SUBMISSION, write_glue_submission
 from keras_bert_flow.tasks.formats.tables import read_glue_table, write_glue_table
 from keras_bert_flow.tasks.registry import make_task

@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.classification.multi_label import MultiLabel
 from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.tasks.multi_label import MultiLabel
 from tests.tasks.files import CLS, SEP, TOKENIZER, A, B, message_of, shuffled, write
 
 TASK = MultiLabel(labels=("law", "sport", "war"))

@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.choice.multiple_choice import ChoiceExample, MultipleChoice
+from keras_bert_flow.tasks.multiple_choice import ChoiceExample, MultipleChoice
 from tests.tasks.files import CLS, RACE, SEP, TOKENIZER, A, B, C, D, E, F, message_of, shuffled, write
 
 SWAG_HEADER = ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,ending0,ending1,ending2,ending3,label"

@@ -3,9 +3,17 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.embedding import sentence_embedding
-from keras_bert_flow.tasks.embedding.sentence_embedding import number_texts, pair_cosines, partner_loss, rank_partners
+from keras_bert_flow.tasks import sentence_embedding
+from keras_bert_flow.tasks.core.task import Features
+from keras_bert_flow.tasks.core.texts import TextExample
+from keras_bert_flow.tasks.sentence_embedding import (
+    BELONG,
+    SentenceEmbedding,
+    pair_cosines,
+    rank_partners,
+)
 from tests.oracles.pair_losses import contrastive_loss, cosines
+from tests.tasks.kinds import TOKENIZER
 
 RNG = np.random.default_rng(8)
 TEXTS = RNG.normal(size=(30, 5))  # so few that many pairs share one
@@ -63,10 +71,17 @@ def test_equals_are_ranked_by_their_place():
 def test_loss_among_all_is_that_of_one_batch():
     vectors = RNG.normal(size=(9, 2, 4))
     numbers = np.arange(18).reshape(9, 2)
-    assert partner_loss(vectors, numbers, 5.0) == pytest.approx(contrastive_loss(vectors, numbers, scale=5.0))
+    ids = [np.array([place], np.int32) for place in range(18)]
+    features = Features(ids, np.ones(18), np.arange(9), {"logits": numbers}, sequences_per_row=2)
+    task = SentenceEmbedding(scale=5.0)
+    expected = contrastive_loss(vectors, numbers, scale=5.0)
+    assert task.measure_loss({"logits": vectors}, features) == pytest.approx(expected)
     numbers[3, 0] = numbers[6, 0]
-    assert partner_loss(vectors, numbers, 5.0) == pytest.approx(contrastive_loss(vectors, numbers, scale=5.0))
+    expected = contrastive_loss(vectors, numbers, scale=5.0)
+    assert task.measure_loss({"logits": vectors}, features) == pytest.approx(expected)
 
 
 def test_texts_are_numbered_by_what_they_are():
-    assert number_texts(["b", "a", "b", "", "a"]).tolist() == [0, 1, 0, 2, 1]
+    examples = [TextExample(*texts, BELONG) for texts in (("b", "a"), ("b", ""), ("a", "c"))]
+    features = SentenceEmbedding().encode(TOKENIZER, examples, 8)
+    assert features.labels["logits"].tolist() == [[0, 1], [0, 2], [1, 3]]

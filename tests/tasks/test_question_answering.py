@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering
-from keras_bert_flow.tasks.answering.squad import write_answers, write_no_answer_scores
+from keras_bert_flow.tasks.formats.squad import write_answers
+from keras_bert_flow.tasks.question_answering import QuestionAnswering
 from tests.oracles.answer_alignment import check_alignment
 from tests.oracles.answer_spans import all_spans, best_window, null_score, slow_windows
 from tests.tasks.questions import LETTERS, TOKENIZER, ask, pieces_of
@@ -209,7 +209,7 @@ def test_predictions_are_plain_values_that_json_takes(tmp_path):
     predictions = task.decode(random_logits(features, np.random.default_rng(3)), features, examples)
     assert json.loads(json.dumps(predictions, allow_nan=False)) == predictions
     write_answers(tmp_path / "a.json", predictions)
-    write_no_answer_scores(tmp_path / "s.json", predictions)
+    write_answers(tmp_path / "s.json", predictions, "null_difference")
     assert list(json.loads((tmp_path / "s.json").read_text())) == ["0", "1", "2", "3"]
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.classification.classification import Regression
+from keras_bert_flow.tasks.classification import Regression
 from keras_bert_flow.tasks.core.texts import TextExample
 from tests.tasks.files import CLS, DATA, SEP, TOKENIZER, A, B, message_of, needs_data, real_task, shuffled, write
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from sklearn.metrics import precision_recall_fscore_support
 
-from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering
-from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion
-from keras_bert_flow.tasks.choice.multiple_choice import ChoiceExample, MultipleChoice
-from keras_bert_flow.tasks.classification.classification import Classification, Regression
-from keras_bert_flow.tasks.classification.multi_label import MultiLabel
+from keras_bert_flow.tasks.classification import Classification, Regression
 from keras_bert_flow.tasks.core.metrics import pool_tables
 from keras_bert_flow.tasks.core.texts import TextExample
-from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
-from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords
-from keras_bert_flow.tasks.tagging.token_classification import TokenClassification
+from keras_bert_flow.tasks.formats.squad import Answer, ContextQuestion
+from keras_bert_flow.tasks.formats.tagged_words import TaggedWords
+from keras_bert_flow.tasks.multi_label import MultiLabel
+from keras_bert_flow.tasks.multiple_choice import ChoiceExample, MultipleChoice
+from keras_bert_flow.tasks.question_answering import QuestionAnswering
+from keras_bert_flow.tasks.sentence_embedding import SentenceEmbedding
+from keras_bert_flow.tasks.token_classification import TokenClassification
 from tests.tasks.kinds import CASES, MAIN_METRICS, make_case, pick
 
 

@@ -6,8 +6,8 @@ import pytest
 from scipy.stats import pearsonr, spearmanr
 
 from keras_bert_flow.tasks.core.texts import TextExample, describe_unreachable
-from keras_bert_flow.tasks.embedding.sentence_embedding import SentenceEmbedding
 from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.tasks.sentence_embedding import SentenceEmbedding
 from tests.oracles.pair_losses import contrastive_loss, cosine_loss, cosines
 from tests.tasks.files import CLS, DATA, SEP, TOKENIZER, A, B, C, message_of, needs_data, real_task, shuffled, write
 

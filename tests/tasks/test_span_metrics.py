@@ -3,12 +3,18 @@ import warnings
 
 import pytest
 
-from keras_bert_flow.tasks.tagging.conll import count_spans, span_metrics, span_table
-from keras_bert_flow.tasks.tagging.tagged_words import PREFIXES, find_fault
+from keras_bert_flow.tasks.core.metrics import make_table
+from keras_bert_flow.tasks.formats.conll import count_spans, span_metrics
+from keras_bert_flow.tasks.formats.tagged_words import PREFIXES, find_fault
 from tests.oracles.conlleval import conlleval
 
 CASES = 600
 SEQEVAL_SCHEMES = {"IOB1": "IOB1", "IOB2": "IOB2", "BIOES": "IOBES"}
+
+
+def make_span_table(gold, predicted, scheme, strict=False):
+    counts = count_spans(gold, predicted, scheme, strict)
+    return make_table(counts, counts.values())
 
 
 def random_cases(seed: int, letters: str, types: tuple[str, ...] = ("PER", "LOC", "A-B")):
@@ -40,7 +46,7 @@ def test_metrics_of_an_example_worked_by_hand():
     assert span_metrics(gold, predicted, "IOB2") == pytest.approx(
         {"precision": 1 / 3, "recall": 1 / 3, "f1": 1 / 3, "accuracy": 5 / 7}
     )
-    table = span_table(gold, predicted, "IOB2")
+    table = make_span_table(gold, predicted, "IOB2")
     assert list(table) == ["LOC", "PER"]
     assert table["LOC"] == {"precision": 0, "recall": 0, "f1": 0, "gold": 2, "predicted": 1, "correct": 0}
     assert table["PER"] == pytest.approx(
@@ -66,7 +72,7 @@ def test_no_spans_are_scored_zero_and_the_words_still_count():
         "f1": 0.0,
         "accuracy": 1.0,
     }
-    assert span_table([["O"]], [["O"]], "IOB2") == {}
+    assert make_span_table([["O"]], [["O"]], "IOB2") == {}
 
 
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2"])
@@ -105,7 +111,7 @@ def test_metrics_are_those_of_seqeval(scheme, strict):
     options = {"mode": "strict", "scheme": getattr(schemes, SEQEVAL_SCHEMES[scheme])} if strict else {}
     with_spans = 0
     for gold, predicted in random_cases(3, PREFIXES[scheme]):
-        ours, table = span_metrics(gold, predicted, scheme, strict), span_table(gold, predicted, scheme, strict)
+        ours, table = span_metrics(gold, predicted, scheme, strict), make_span_table(gold, predicted, scheme, strict)
         assert ours["accuracy"] == metrics.accuracy_score(gold, predicted)
         if not table:  # seqeval divides by nothing there, and warns
             assert ours["f1"] == 0.0

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.tasks.answering.squad import (
+from keras_bert_flow.tasks.formats.squad import (
     Answer,
     gold_answers,
     read_questions,
     write_answers,
-    write_no_answer_scores,
 )
 
 DATA = os.environ.get("KBF_TEST_DATA")
@@ -204,6 +203,6 @@ def test_answers_are_written_as_the_official_scripts_read_them(tmp_path):
         {"id": "q2", "answer": "", "null_difference": 2.0, "probability": 0.9},
     ]
     write_answers(tmp_path / "answers.json", predictions)
-    write_no_answer_scores(tmp_path / "scores.json", iter(predictions))
+    write_answers(tmp_path / "scores.json", iter(predictions), "null_difference")
     assert json.loads((tmp_path / "answers.json").read_bytes()) == {"q1": "Ünal \ud800", "q2": ""}
     assert json.loads((tmp_path / "scores.json").read_bytes()) == {"q1": -1.5, "q2": 2.0}

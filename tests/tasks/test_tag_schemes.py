@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from keras_bert_flow.tasks.tagging.tagged_words import (
+from keras_bert_flow.tasks.formats.tagged_words import (
     PREFIXES,
     SCHEMES,
     Span,

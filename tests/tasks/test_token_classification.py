@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.tasks.core.task import IGNORED, Features
-from keras_bert_flow.tasks.tagging.conll import write_conll
-from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords, find_fault, spans_of
-from keras_bert_flow.tasks.tagging.token_classification import TokenClassification
+from keras_bert_flow.tasks.formats.conll import write_conll
+from keras_bert_flow.tasks.formats.tagged_words import TaggedWords, find_fault, spans_of
+from keras_bert_flow.tasks.token_classification import TokenClassification
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
 
@@ -120,7 +120,7 @@ def test_probabilities_of_huge_logits_are_finite():
 
 def test_raw_text_is_tagged_with_places_in_it():
     text = "  Jan   Jansens,\nwoont in (Gent)."
-    example = TaggedWords.from_text(text)
+    example = TASK.make_example(text)
     assert example.words == ("Jan", "Jansens", ",", "woont", "in", "(", "Gent", ")", ".")
     features = TASK.encode(TOKENIZER, [example], 16)
     assert features.labels == {}
@@ -135,7 +135,7 @@ def test_raw_text_is_tagged_with_places_in_it():
 
 
 def test_a_blank_text_has_a_prediction_without_words():
-    examples = [TaggedWords.from_text(text) for text in (" \n", "Jan", "")]
+    examples = [TASK.make_example(text) for text in (" \n", "Jan", "")]
     features = TASK.encode(TOKENIZER, examples, 8)
     assert [ids.tolist() for ids in features.token_ids] == [[2, 3], [2, 5, 3], [2, 3]]
     predictions = TASK.decode({"logits": [np.zeros((len(ids), 5)) for ids in features.token_ids]}, features, examples)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.tasks.tagging.tagged_words import split_words
+from keras_bert_flow.tasks.formats.tagged_words import split_words
 
 DATA = os.environ.get("KBF_TEST_DATA")
 ALPHABET = "aB1é\u0301 \t\n\u00a0\u3000.,:-'’/&@_()!?…«»。、你好\u200b\x00€😀"

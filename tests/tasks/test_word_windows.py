@@ -3,7 +3,8 @@ import random
 import numpy as np
 import pytest
 
-from keras_bert_flow.tasks.tagging.token_classification import PiecesOfWords, cut_windows
+from keras_bert_flow.tasks.formats.tagged_words import TaggedWords
+from keras_bert_flow.tasks.token_classification import TokenClassification, cut_windows
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 PIECES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ab", "##c", "-"]
@@ -69,8 +70,6 @@ def test_every_word_is_answered_once_where_most_is_around_it():
 @pytest.mark.parametrize("word", ["\u200b", "\x00", "\ufeff\u00ad"])
 def test_a_word_of_which_nothing_is_left_is_unknown(word):
     tokenizer = WordPieceTokenizer(PIECES)
-    pieces = PiecesOfWords(tokenizer)
     assert tokenizer.encode(word).size == 0
-    assert pieces[word] == (tokenizer.unk_id,)
-    assert pieces["abc"] == (5, 6)
-    assert pieces["ab-abc"] == (5, 7, 5, 6)
+    features = TokenClassification().encode(tokenizer, [TaggedWords((word, "abc", "ab-abc"))], 16)
+    assert features.token_ids[0].tolist() == [tokenizer.cls_id, tokenizer.unk_id, 5, 6, 5, 7, 5, 6, tokenizer.sep_id]

@@ -10,7 +10,7 @@ import pytest
 from transformers import AutoTokenizer, BertTokenizer
 
 from keras_bert_flow.conversion.directory_files import write_vocabulary
-from keras_bert_flow.data.pretraining_records import check_record_vocabulary
+from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
 from keras_bert_flow.text.tokenizers.files import find_case, find_difference, read_tokenizer_file
 from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
@@ -219,7 +219,7 @@ def test_a_bare_vocabulary_with_capitals_needs_a_word(tmp_path):
 def test_records_of_another_tokenizer_are_refused(tmp_path, settings, received):
     """The vocabulary is the same; how it is used is not."""
     plain, other = write(tmp_path / "a", BERT), write(tmp_path / "b", BERT | settings)
-    check_record_vocabulary(plain, len(PIECES), plain)
+    RecordsFolder(plain.parent).check_vocabulary(len(PIECES), plain)
     for first, second in ((plain, other), (other, plain)):
         with pytest.raises(ValueError, match=f"must be made with the model's tokenizer.*{received}"):
-            check_record_vocabulary(first, len(PIECES), second)
+            RecordsFolder(first.parent).check_vocabulary(len(PIECES), second)

@@ -5,7 +5,7 @@ import pytest
 
 from keras_bert_flow.config.loading import load_config, make_config
 from keras_bert_flow.config.pipeline import TuningConfig
-from keras_bert_flow.tuning.study import (
+from keras_bert_flow.tuning import (
     check_space,
     draw,
     read_dimension,

@@ -7,7 +7,7 @@ from optuna.trial import TrialState
 
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import TuningConfig
-from keras_bert_flow.tuning.study import STUDY_FILE, Search
+from keras_bert_flow.tuning import STUDY_FILE, Search
 
 SPACE = {
     "finetuning.learning_rate": {"low": 1e-5, "high": 1e-2, "log": True},
@@ -88,7 +88,7 @@ def test_trial_below_the_median_is_pruned_after_those_at_random(tmp_path, prunin
 
 def test_failed_trial_has_ended_and_one_that_was_killed_has_not(tmp_path):
     search = make_search(tmp_path)
-    search.fail(search.begin_trial()[0], "The loss must be a number.")
+    search.prune(search.begin_trial()[0], "The loss must be a number.")
     search.begin_trial()
     again = make_search(tmp_path)
     assert len(again.list_ended()) == 1 and again.rank() == []
@@ -101,7 +101,7 @@ def test_values_that_fail_are_left(tmp_path):
         trial, values = search.begin_trial()
         rates.append(values["finetuning.learning_rate"])
         if rates[-1] > 1e-4:
-            search.fail(trial, "The loss must be a number.")
+            search.prune(trial, "The loss must be a number.")
         else:
             search.complete(trial, rates[-1])  # the best lies beside what fails
     assert sum(rate > 1e-4 for rate in rates[10:]) <= 5

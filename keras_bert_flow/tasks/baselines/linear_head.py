@@ -109,7 +109,7 @@ def fit_start(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, 
     if MOVED * length > 1:
         return Start(None, "the vectors of the texts are nearly equal, so the head starts anew.")
     moves = rng.normal(0, MOVED * length / np.sqrt(vectors.shape[1]), scaled[checked].shape)
-    usual = _loss_of_new_head(kind, labels[checked], outputs)
+    usual = _sum_losses(kind, np.zeros((checked.sum(), outputs)), labels[checked]) / checked.sum()  # of a new head
     most = MOST_LOGIT * (float(np.std(labels)) if kind == "regression" else 1.0)
     for candidate in [each for each in reversed(STRENGTHS) if each <= strength]:
         kernel, bias = FITS[kind](scaled[tried], labels[tried], outputs, candidate, TOLERANCE, limits.iterations)
@@ -120,11 +120,6 @@ def fit_start(kind: str, vectors: np.ndarray, labels: np.ndarray, outputs: int, 
             less = f"the linear probe for {outputs:,} classes is fitted on {len(labels):,} rows in few steps."
             return Start((kernel, bias - center @ kernel), less if is_less else "")
     return Start(None, "the linear probe has no lower loss than a new head on held-out rows, so the head starts anew.")
-
-
-def _loss_of_new_head(kind: str, labels: np.ndarray, outputs: int) -> float:
-    """Return the mean loss per row of a head whose outputs are 0."""
-    return _sum_losses(kind, np.zeros((len(labels), outputs)), labels) / len(labels)
 
 
 def add_directions(vectors: np.ndarray, directions: np.ndarray) -> np.ndarray:
@@ -156,7 +151,11 @@ def choose_strength(
     """Return the strength with the least mean loss on held-out rows; arguments as for `fit_head`."""
     chosen = spread_rows(len(labels), MOST_CHOOSING_ROWS)
     vectors, labels = vectors[chosen], labels[chosen]
-    count = _count_folds(kind, labels)
+    count = FOLDS if len(labels) >= LEAST_ROWS else 0
+    if count and kind == "classification":
+        rows = np.bincount(labels)  # of each class
+        rows = rows[rows > 1]
+        count = min(FOLDS, int(rows.min())) if len(rows) > 1 else 0
     if count < 2:
         return FIXED_STRENGTH
     folds, losses = assign_folds(labels, rng, count), np.zeros(len(STRENGTHS))
@@ -170,16 +169,6 @@ def choose_strength(
 def spread_rows(rows: int, most: int) -> np.ndarray:
     """Return at most `most` evenly spaced row indices, so that a table sorted by class keeps its class shares."""
     return np.arange(rows) if rows <= most else np.arange(most) * rows // most
-
-
-def _count_folds(kind: str, labels: np.ndarray) -> int:
-    if len(labels) < LEAST_ROWS:
-        return 0
-    if kind != "classification":
-        return FOLDS
-    counts = np.bincount(labels)
-    counts = counts[counts > 1]
-    return min(FOLDS, int(counts.min())) if len(counts) > 1 else 0
 
 
 def _sum_losses(kind: str, logits: np.ndarray, labels: np.ndarray) -> float:

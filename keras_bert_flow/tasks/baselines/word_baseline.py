@@ -69,16 +69,13 @@ class WordFeatures(TransformerMixin, BaseEstimator):
             return first
         second = self.vectorizer_.transform([text for _, text in texts])
         both = first.multiply(second).tocsr()
-        dense = [both.sum(axis=1), _shared_weight(first, second), _shared_weight(second, first)]
+        dense = [both.sum(axis=1)]
+        for one, other in ((first, second), (second, first)):  # an empty row shares nothing
+            total = np.asarray(one.sum(axis=1)).ravel()
+            shared = np.asarray(one.multiply(other.sign()).sum(axis=1)).ravel()
+            dense.append(np.divide(shared, total, out=np.zeros_like(total), where=total > 0))
         columns = np.hstack([np.asarray(column).reshape(-1, 1) for column in dense])
         return sparse.hstack([first, second, abs(first - second), both, columns], format="csr")
-
-
-def _shared_weight(one: sparse.csr_matrix, other: sparse.csr_matrix) -> np.ndarray:
-    """Return the share of each row's weight on features that the other's row has; 0.0 for an empty row."""
-    total = np.asarray(one.sum(axis=1)).ravel()
-    shared = np.asarray(one.multiply(other.sign()).sum(axis=1)).ravel()
-    return np.divide(shared, total, out=np.zeros_like(total), where=total > 0)
 
 
 # Bounds on the memory and time of linear models with many classes, by counted work.
@@ -223,7 +220,9 @@ def answer_from_words(
     if task.kind not in FITS:
         return None
     rng = np.random.default_rng(seed)
-    outputs = _count_outputs(task, training)
+    # Weights per word: of a class, or of a label, of which each has a model of its own.
+    outputs = len({example.label for example in training}) if task.kind == "classification" else len(task.labels)
+    outputs = 1 if task.kind == "classification" and outputs <= 2 else max(1, outputs)
     limits = limit_words(training, outputs, MOST_FEATURES, MOST_ITERATIONS, CHOOSING_FITS)
     if not limits.rows:
         _logger.warning("The TF-IDF baseline is left out: %s classes or labels are too many for it.", f"{outputs:,}")
@@ -249,14 +248,6 @@ def answer_from_words(
     if limited:
         counts |= {"features": limits.features, "iterations": limits.iterations}
     return WordAnswers(predictions, {"longest": longest, "strength": strength, "score": score} | counts)
-
-
-def _count_outputs(task: Task, training: Sequence[TextExample]) -> int:
-    """Return the number of weights per word: of a class, or of a label, of which each has a model of its own."""
-    if task.kind != "classification":
-        return max(1, len(task.labels))
-    classes = len({example.label for example in training})
-    return 1 if classes <= 2 else classes
 
 
 def _describe_limits(limits: Limits, rows: int, most: int, outputs: int) -> str:
@@ -327,7 +318,8 @@ class _Model:
         fit = FITS[self._task.kind]
         with bounded_fits():
             logits = fit(self._task, self._rows, self._targets, asked, strength, self._iterations)
-        return self._task.decode({"logits": logits}, _encode(self._task, examples), examples)
+        features = self._task.encode(WordPieceTokenizer(SPECIAL_PIECES), examples, SHORTEST)
+        return self._task.decode({"logits": logits}, features, examples)
 
 
 def _fit_classes(task: Task, rows, targets: np.ndarray, asked, strength: float, iterations: int) -> np.ndarray:
@@ -371,9 +363,5 @@ def _words(example: TextExample) -> Words:
     return normalize_text(example.text, cased=False), second
 
 
-def _encode(task: Task, examples: Sequence[TextExample]):
-    return task.encode(WordPieceTokenizer(SPECIAL_PIECES), examples, SHORTEST)
-
-
 def _targets(task: Task, examples: Sequence[TextExample]) -> np.ndarray:
-    return _encode(task, examples).labels["logits"]
+    return task.encode(WordPieceTokenizer(SPECIAL_PIECES), examples, SHORTEST).labels["logits"]

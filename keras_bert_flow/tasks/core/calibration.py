@@ -68,10 +68,11 @@ def calibrate(logits: np.ndarray, labels: np.ndarray, with_biases: bool = False)
         )
         temperature, biases = float(np.exp(found.x[0])), found.x[1:]
     scaled = logits / temperature + (biases if classes else 0.0)
-    before, after = (
-        (calibration_error(softmax(each, axis=1), labels), _loss(each, labels)) for each in (logits, scaled)
-    )
-    return Calibration(temperature, len(logits), before[0], after[0], before[1], after[1], tuple(map(float, biases)))
+    errors = [calibration_error(softmax(each, axis=1), labels) for each in (logits, scaled)]
+    rows = np.arange(len(labels))
+    losses = [float(-log_softmax(each, axis=1)[rows, labels].mean()) for each in (logits, scaled)]
+    (error, new_error), (loss, new_loss) = errors, losses
+    return Calibration(temperature, len(logits), error, new_error, loss, new_loss, tuple(map(float, biases)))
 
 
 def _loss_and_gradient(parameters: np.ndarray, logits: np.ndarray, labels: np.ndarray) -> tuple[float, np.ndarray]:
@@ -100,7 +101,3 @@ def calibration_error(probabilities: np.ndarray, labels: np.ndarray) -> float:
     bins = np.minimum((highest * BINS).astype(int), BINS - 1)
     sums = np.bincount(bins, highest, BINS) - np.bincount(bins, is_right, BINS)
     return float(np.abs(sums).sum() / len(labels))
-
-
-def _loss(logits: np.ndarray, labels: np.ndarray) -> float:
-    return float(-log_softmax(logits, axis=1)[np.arange(len(labels)), labels].mean())

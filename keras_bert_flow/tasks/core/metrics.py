@@ -168,16 +168,16 @@ def summarise_runs(runs: Sequence[Mapping[str, float]]) -> dict[str, dict[str, f
     """
     if not runs:
         raise ValueError("A summary needs at least one run. Received: none. Give at least one seed.")
-    return {name: _summarise([run[name] for run in runs]) for name in runs[0]}
-
-
-def _summarise(values: list[float]) -> dict[str, float]:
-    return {
-        "mean": statistics.fmean(values),
-        "standard_deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
-        "minimum": min(values),
-        "maximum": max(values),
-    }
+    summary = {}
+    for name in runs[0]:
+        values = [run[name] for run in runs]
+        summary[name] = {
+            "mean": statistics.fmean(values),
+            "standard_deviation": statistics.stdev(values) if len(values) > 1 else 0.0,
+            "minimum": min(values),
+            "maximum": max(values),
+        }
+    return summary
 
 
 def _as_ids(labels: np.ndarray, predictions: np.ndarray, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -238,18 +238,12 @@ def count_classes(labels: np.ndarray, predictions: np.ndarray, num_classes: int)
         predictions: int, (examples,). The predicted classes.
     """
     columns = (labels, predictions, labels[labels == predictions])
-    return _zip_counts(np.bincount(column, minlength=num_classes) for column in columns)
+    return [*map(Counts, *(np.bincount(column, minlength=num_classes).tolist() for column in columns))]
 
 
 def count_marks(labels: np.ndarray, predictions: np.ndarray) -> list[Counts]:
     """Count the examples with each label; both arguments are bool, (examples, labels)."""
-    return _zip_counts(marks.sum(axis=0) for marks in (labels, predictions, labels & predictions))
-
-
-def macro_f1(counts: Iterable[Counts]) -> float:
-    """Return the mean F1 of the classes that occur in labels or predictions; 0.0 if none does."""
-    scores = [one.f1 for one in counts if one.gold or one.predicted]
-    return sum(scores) / len(scores) if scores else 0.0
+    return [*map(Counts, *(marks.sum(axis=0).tolist() for marks in (labels, predictions, labels & predictions)))]
 
 
 def make_table(names: Iterable[str], counts: Iterable[Counts]) -> dict[str, dict[str, float | int]]:
@@ -268,10 +262,6 @@ def pool_tables(tables: Sequence[Table]) -> dict[str, dict[str, float | int]]:
         for name in names
     }
     return make_table(sums, sums.values())
-
-
-def _zip_counts(columns: Iterable[np.ndarray]) -> list[Counts]:
-    return [Counts(*row) for row in zip(*(column.tolist() for column in columns), strict=True)]
 
 
 # Compare the shares of classes in two files of a task.

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import scipy  # its submodules are loaded when they are used
 
+from keras_bert_flow.tasks.core.metrics import has_collapsed
 from keras_bert_flow.tasks.formats.rows import JSON_LINES, abridge, read_objects
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -194,24 +195,23 @@ def mean_loss(outputs: Mapping[str, Any], features: Features) -> float:
         outputs: see `Task.decode`.
         features: rows with labels.
     """
-    return float(np.mean([_mean_loss(outputs[name], labels) for name, labels in features.labels.items()]))
-
-
-def _mean_loss(answers: Any, labels: Any) -> float:
-    if not isinstance(labels, np.ndarray):  # labels per token
-        tokens, answers = np.concatenate(labels), np.concatenate(answers)
-        answers, labels = answers[tokens != IGNORED], tokens[tokens != IGNORED]
-    if np.issubdtype(labels.dtype, np.integer):
-        return float(np.mean([_cross_entropy(row, label) for row, label in zip(answers, labels, strict=True)]))
-    answers = np.asarray(answers, np.float64).reshape(labels.shape)
-    if labels.ndim == 1:
-        return float(np.mean((answers - labels) ** 2))
-    return float(-np.mean(labels * scipy.special.log_expit(answers) + (1 - labels) * scipy.special.log_expit(-answers)))
-
-
-def _cross_entropy(logits: np.ndarray, label: int) -> float:
-    logits = np.asarray(logits, np.float64)
-    return scipy.special.logsumexp(logits) - logits[label]
+    log_expit, logsumexp = scipy.special.log_expit, scipy.special.logsumexp
+    losses = []
+    for name, labels in features.labels.items():
+        answers = outputs[name]
+        if not isinstance(labels, np.ndarray):  # labels per token
+            tokens, answers = np.concatenate(labels), np.concatenate(answers)
+            answers, labels = answers[tokens != IGNORED], tokens[tokens != IGNORED]
+        if np.issubdtype(labels.dtype, np.integer):
+            pairs = ((np.asarray(row, np.float64), label) for row, label in zip(answers, labels, strict=True))
+            losses.append(np.mean([logsumexp(logits) - logits[label] for logits, label in pairs]))
+            continue
+        answers = np.asarray(answers, np.float64).reshape(labels.shape)
+        if labels.ndim == 1:
+            losses.append(np.mean((answers - labels) ** 2))
+        else:
+            losses.append(-np.mean(labels * log_expit(answers) + (1 - labels) * log_expit(-answers)))
+    return float(np.mean(losses))
 
 
 TASK_FILE = "task.json"  # in a model directory
@@ -234,6 +234,7 @@ class Task(ABC):
         headings: metric → its heading in a report, in the order of the columns; other metrics are in `metrics.json`
             only. A heading that ends in " %" is that of a share.
         word_baseline: name of the baseline of `baselines.word_baseline`; None if the kind has none.
+        answer: field of a prediction that is all the same if a model has collapsed.
         class_name: what a row of `tabulate` describes.
         has_confusion: whether a report has a confusion matrix.
         official_format: name of the official prediction format of this kind; None if there is none.
@@ -249,6 +250,7 @@ class Task(ABC):
     baseline: ClassVar[str]
     headings: ClassVar[Mapping[str, str]]
     word_baseline: ClassVar[str | None] = None
+    answer: ClassVar[str] = "label"
     class_name: ClassVar[str] = "class"
     has_confusion: ClassVar[bool] = False
     official_format: ClassVar[str | None] = None
@@ -328,13 +330,13 @@ class Task(ABC):
     def guess(self, training: Sequence[Any], examples: Sequence[Any]) -> list[Prediction]:
         """Predict each example without looking at it, from what is most common in training: the trivial baseline."""
 
-    @abstractmethod
     def tabulate(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> dict[str, dict[str, float | int]]:
         """Compute precision, recall and F1 of each class, label or type of span.
 
         Returns:
             Name → precision, recall and f1, and the counts gold, predicted and correct; empty if there are no classes.
         """
+        return {}
 
     @abstractmethod
     def show(self, example: Any) -> dict[str, Any]:
@@ -353,9 +355,10 @@ class Task(ABC):
             label.
         """
 
-    @abstractmethod
     def is_collapsed(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> bool:
         """Return whether all predictions are the same though the labels are not."""
+        answers = (json.dumps(prediction[self.answer]) for prediction in predictions)
+        return has_collapsed((example.gold for example in examples), answers)
 
     @abstractmethod
     def make_measure(self, examples: Sequence[Any], predictions: Sequence[Prediction]) -> Measure:
@@ -433,8 +436,8 @@ class Task(ABC):
         return []
 
     def list_texts(self, example: Any) -> list[str]:
-        """Return the texts of an example that the model reads; here those of a `TextExample`."""
-        return [example.text, *([] if example.text_pair is None else [example.text_pair])]
+        """Return the texts of an example that the model reads, in the order of its `inputs`."""
+        return [text for given in example.inputs.values() for text in ([given] if isinstance(given, str) else given)]
 
     @property
     def model_options(self) -> dict[str, Any]:
@@ -447,7 +450,7 @@ class Task(ABC):
         return {"kind": self.kind} | {name: list(v) if isinstance(v, tuple) else v for name, v in values.items()}
 
     def save(self, folder: str | Path, sequence_length: int) -> None:
-        """Write the task into a model directory, for `stored.read_task`.
+        """Write the task into a model directory, for `registry.read_task`.
 
         Args:
             sequence_length: most tokens of a row.
@@ -457,5 +460,5 @@ class Task(ABC):
         (Path(folder) / TASK_FILE).write_text(content, encoding="utf-8")
 
     def measure_loss(self, outputs: Mapping[str, Any], features: Features) -> float:
-        """Return the mean training loss of model outputs; see `losses.mean_loss`."""
+        """Return the mean training loss of model outputs; see `mean_loss`."""
         return mean_loss(outputs, features)

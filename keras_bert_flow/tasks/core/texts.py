@@ -3,7 +3,7 @@
 import hashlib
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.tasks.core.task import Features, count_joined, join_texts
 from keras_bert_flow.tasks.formats.rows import abridge
-from keras_bert_flow.tasks.formats.tables import read_columns, trim_labels
+from keras_bert_flow.tasks.formats.tables import read_columns, require_text, trim_labels
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -47,7 +47,7 @@ def read_examples(
     labels: Sequence[str],
     header: bool,
     max_examples: int | None,
-    read_label: Callable[[str, list], Any],
+    read_label: Callable[[str, list], Any] | None,
     keeps_blanks: bool = False,
 ) -> list[TextExample]:
     """Read examples from a table in the layout of `tables.read_table`.
@@ -55,8 +55,8 @@ def read_examples(
     Args:
         texts: columns of the text and of the second text, if there is one.
         labels: columns that make up the label; empty if the table has no labels.
-        read_label: makes a label from the place, for messages, and the values of those columns. Blanks around names,
-            and repeated names of a tuple, are removed with a warning.
+        read_label: makes a label from the place, for messages, and the values of those columns; None if the only one
+            has its name. Blanks around names, and repeated names of a tuple, are removed with a warning.
         keeps_blanks: as for `read_columns`.
     """
     columns = [column for column in texts if column is not None]
@@ -64,7 +64,13 @@ def read_examples(
     for number, values in read_columns(path, columns, list(labels), header, max_examples, keeps_blanks):
         places.append(f"{path}, row {number}")
         parts = values[len(columns) :]
-        found.append(read_label(places[-1], parts) if parts else None)
+        label = None
+        if parts and read_label is not None:
+            label = read_label(places[-1], parts)
+        elif parts:
+            require_text(places[-1], labels[0], parts[0])
+            label = parts[0]
+        found.append(label)
         shown.append((values[0], values[1] if len(columns) == 2 else None))
     trimmed = trim_labels(places, found)
     return [TextExample(*pair, *rest) for pair, *rest in zip(shown, trimmed, places, strict=True)]
@@ -255,17 +261,9 @@ def count_repeats(training: Sequence[Any], examples: Sequence[Any]) -> Repeats:
 
 def identify(example: Any) -> bytes:
     """Return a digest of the texts of an example, without case, blanks and Unicode form: equal for the same texts."""
-    parts = list(_flatten(example.inputs.values()))
+    parts = [part for given in example.inputs.values() for part in ([given] if isinstance(given, str) else given)]
     folded = [" ".join(unicodedata.normalize("NFC", part.casefold()).split()) for part in parts]
     return hashlib.blake2b("\0".join(folded).encode(), digest_size=16).digest()
-
-
-def _flatten(values: Iterable[Any]) -> Iterable[str]:
-    for value in values:
-        if isinstance(value, str):
-            yield value
-        else:
-            yield from value
 
 
 # Describe the labels of a file that no model can predict, as counted by `Task.count_unreachable`.
@@ -370,6 +368,13 @@ def token_logits_of(outputs: Mapping[str, Any], name: str, features: Features) -
                 "The training has diverged: lower its learning rate."
             )
     return logits
+
+
+def pair_numbers(
+    examples: Sequence[Any], predictions: Sequence[Mapping[str, Any]], field: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels of the examples, and the field of their predictions that answers them."""
+    return np.array(labels_of(examples)), np.array([prediction[field] for prediction in predictions])
 
 
 # Check the fields of a task.

@@ -1,1 +1,1 @@
-"""Task tables, plain or compressed, and official prediction formats."""
+"""File formats of tasks: tables, plain or compressed, SQuAD and CoNLL, with their official scores, and predictions."""

@@ -8,6 +8,7 @@ import math
 import os
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,34 +94,29 @@ def write_glue_submission(path: str | Path, predictions: Mapping[str, str | Path
 
 def _format_predictions(name: str, file: str | Path) -> str:
     table = SUBMISSION[name]
-    lines = list((_read_labels if table.labels else _read_scores)(file, table.labels))
+    lines: list[str | float] = []
+    for place, value in _read_values(file, "label" if table.labels else "score"):
+        if not table.labels:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
+                raise ValueError(
+                    f"{place}: a score must be a finite number. Received: {abridge([repr(value)])}. "
+                    "Predict with a model of this task."
+                )
+            lines.append(min(max(value, LOWEST), HIGHEST))
+            continue
+        label = spell_label(value)
+        if label not in table.labels:
+            raise ValueError(
+                f"{place}: a label must be one of {', '.join(table.labels)}. "
+                f"Received: {abridge([repr(label)])}. Predict with a model of this task."
+            )
+        lines.append(label)
     if len(lines) != table.rows:
         raise ValueError(
             f"{name} must have {table.rows} predictions. Received: {len(lines)}, from {file}. "
             f"Predict the whole of {table.file}."
         )
     return format_glue_table(lines)
-
-
-def _read_labels(file: str | Path, labels: tuple[str, ...]) -> Iterator[str]:
-    for place, value in _read_values(file, "label"):
-        label = spell_label(value)
-        if label not in labels:
-            raise ValueError(
-                f"{place}: a label must be one of {', '.join(labels)}. "
-                f"Received: {abridge([repr(label)])}. Predict with a model of this task."
-            )
-        yield label
-
-
-def _read_scores(file: str | Path, _: tuple[str, ...]) -> Iterator[float]:
-    for place, score in _read_values(file, "score"):
-        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) < math.inf:
-            raise ValueError(
-                f"{place}: a score must be a finite number. Received: {abridge([repr(score)])}. "
-                "Predict with a model of this task."
-            )
-        yield min(max(score, LOWEST), HIGHEST)
 
 
 def _read_values(file: str | Path, field: str) -> Iterator[tuple[str, Any]]:
@@ -130,15 +126,12 @@ def _read_values(file: str | Path, field: str) -> Iterator[tuple[str, Any]]:
             place = f"{file}, row {number}"
             yield place, *pick_fields(place, fields, [field])
         return
-    for place, value in walk_glue_table(file):
-        yield place, _parse_number(value) if field == "score" else value
-
-
-def _parse_number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
+    for place, text in walk_glue_table(file):
+        value: float | str = text
+        if field == "score":
+            with suppress(ValueError):  # refused as no number
+                value = float(text)
+        yield place, value
 
 
 # Write predictions in official formats: GLUE tables, SQuAD JSON, CoNLL columns.

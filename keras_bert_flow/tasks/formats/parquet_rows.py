@@ -30,7 +30,12 @@ def read_parquet(path: str, columns: Sequence[str] | None = None, num_texts: int
             columns = [field.name for field in schema if _kind_of(pa, field.type)]
         for place, column in enumerate(columns):
             allowed = (TEXT,) if place < num_texts else (TEXT, NUMBER, LIST)
-            _check_kind(pa, path, schema.field(column), allowed)
+            field = schema.field(column)
+            if _kind_of(pa, field.type) not in allowed:
+                raise ValueError(
+                    f"{path}: column {field.name!r} must hold {', '.join(allowed)}. Received: a column of type "
+                    f"{field.type}. Name another column, or convert this one."
+                )
         chunks = []
         for column in columns:
             with _whole(path):
@@ -94,14 +99,6 @@ def _kind_of(pa, kind) -> str:
         return NUMBER
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return LIST if is_list and _kind_of(pa, kind.value_type) in (TEXT, NUMBER) else ""
-
-
-def _check_kind(pa, path: str, field, allowed: Sequence[str]) -> None:
-    if _kind_of(pa, field.type) not in allowed:
-        raise ValueError(
-            f"{path}: column {field.name!r} must hold {', '.join(allowed)}. Received: a column of type {field.type}. "
-            "Name another column, or convert this one."
-        )
 
 
 def _read_values(pa, path: str, column: str, batch, before: int) -> list:

@@ -5,9 +5,9 @@ import json
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import islice
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,87 +34,59 @@ _FORMATS = {
 }
 
 
-def read_byte_lines(path: str, packed_as: Sequence[str] = GZIP) -> Iterator[bytes]:
+def read_byte_lines(path: str, packed_as: Sequence[str] = GZIP, by_line: bool = True) -> Iterator[bytes]:
     """Yield the lines of a file, each with its line feed.
 
     Args:
         packed_as: files whose names end in one of these suffixes are decompressed.
+        by_line: yield lines, rather than pieces of equal size.
     Raises:
         ValueError: a compressed file is damaged or expands to far more than text would, or a line is too long.
     """
-    with _open(path, packed_as) as (file, check_unpacked):
+    suffix = next((suffix for suffix in packed_as if path.endswith(suffix)), None)
+    with open(path, "rb") as packed:
+        file: BinaryIO = packed if suffix is None else unpack(packed, suffix)
+        packed_bytes = os.fstat(packed.fileno()).st_size
         unpacked = 0
-        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
-            if len(line) > MAX_LINE_BYTES:
+        for number in count(1):
+            try:
+                piece = file.readline(MAX_LINE_BYTES + 1) if by_line else file.read(_PIECE_BYTES)
+            except (EOFError, OSError, ValueError):
+                if suffix is None:
+                    raise
+                raise ValueError(
+                    f"A {suffix} file must be whole {_FORMATS[suffix][0]}. Received: {path}. Fetch or compress it "
+                    "again."
+                ) from None
+            if not piece:
+                return
+            if by_line and len(piece) > MAX_LINE_BYTES:
                 raise ValueError(
                     f"{path}, row {number}: a row must have at most {MAX_LINE_BYTES >> 20} MiB. Received: more. "
                     "Cut it, or look for missing line ends."
                 )
-            check_unpacked(unpacked := unpacked + len(line))
-            yield line
+            unpacked += len(piece)
+            if suffix is not None and unpacked > max(FREELY_UNPACKED_BYTES, MAX_PACKING_RATIO * packed_bytes):
+                raise ValueError(
+                    f"A {suffix} file must decompress to at most {MAX_PACKING_RATIO} times its size. Received: "
+                    f"{path}, of {packed_bytes:,} bytes, with more. If you trust it, decompress it with "
+                    f"{_FORMATS[suffix][1]}."
+                )
+            yield piece
 
 
 def read_whole(path: str) -> bytes:
     """Return the content of a file, decompressed if the name ends in .gz; errors as for `read_byte_lines`."""
     pieces, size = [], 0
-    with _open(path) as (file, check_unpacked):
-        while piece := file.read(_PIECE_BYTES):
-            pieces.append(piece)
-            check_unpacked(size := size + len(piece))
-            if size > MAX_FILE_BYTES:
-                raise ValueError(
-                    f"{path}: a file must have at most {MAX_FILE_BYTES >> 20:,} MiB. Received: more. Split it, or give "
-                    "a .jsonl."
-                )
-    return b"".join(pieces)
-
-
-@contextmanager
-def _open(
-    path: str, packed_as: Sequence[str] = GZIP
-) -> Iterator[tuple["BinaryIO | _WholeFile", Callable[[int], None]]]:
-    suffix = next((suffix for suffix in packed_as if path.endswith(suffix)), None)
-    with open(path, "rb") as packed:
-        if suffix is None:
-            yield packed, lambda _: None
-            return
-        file = _WholeFile(unpack(packed, suffix), path, suffix)
-        yield file, _PackingCheck(path, suffix, os.fstat(packed.fileno()).st_size)
-
-
-class _WholeFile:
-    """Reader of a decompressed stream whose errors name the file if it is damaged."""
-
-    def __init__(self, file: BinaryIO, path: str, suffix: str):
-        self._file, self._path, self._suffix = file, path, suffix
-
-    def read(self, size: int) -> bytes:
-        return self._read(self._file.read, size)
-
-    def readline(self, size: int) -> bytes:
-        return self._read(self._file.readline, size)
-
-    def _read(self, function, size: int) -> bytes:
-        try:
-            return function(size)
-        except (EOFError, OSError, ValueError):
+    for piece in read_byte_lines(path, by_line=False):
+        pieces.append(piece)
+        size += len(piece)
+        if size > MAX_FILE_BYTES:
             raise ValueError(
-                f"A {self._suffix} file must be whole {_FORMATS[self._suffix][0]}. Received: {self._path}. "
-                "Fetch or compress it again."
-            ) from None
-
-
-class _PackingCheck:
-    def __init__(self, path: str, suffix: str, packed_bytes: int):
-        self._path, self._suffix, self._packed_bytes = path, suffix, packed_bytes
-
-    def __call__(self, unpacked_bytes: int) -> None:
-        if unpacked_bytes > max(FREELY_UNPACKED_BYTES, MAX_PACKING_RATIO * self._packed_bytes):
-            raise ValueError(
-                f"A {self._suffix} file must decompress to at most {MAX_PACKING_RATIO} times its size. Received: "
-                f"{self._path}, of {self._packed_bytes:,} bytes, with more. If you trust it, decompress it with "
-                f"{_FORMATS[self._suffix][1]}."
+                f"{path}: a file must have at most {MAX_FILE_BYTES >> 20:,} MiB. Received: more. Split it, or give "
+                "a .jsonl."
             )
+    return b"".join(pieces)
 
 
 JSON_LINES = ".jsonl"
@@ -187,19 +159,14 @@ def find_delimiter(path: str | Path, columns: Sequence[str] = (), header: bool =
     first = next(read_lines(path), (0, ""))[1]
     if "," in first or (columns and {*columns} <= ({first.strip().strip('"')} if header else {"0"})):
         return COMMA
-    for delimiter in DELIMITERS:
-        if delimiter in first and len(widths := _count_columns(path, delimiter)) == 1 and widths != {1}:
+    for delimiter in (delimiter for delimiter in DELIMITERS if delimiter in first):
+        rows, widths = islice(_parse_csv(str(path), delimiter), LOOKED_AT_ROWS), set[int]()
+        with suppress(ValueError):
+            widths = {len(values) for _, values in rows if not _is_blank(values)}
+        if len(widths) == 1 and widths != {1}:
             _logger.warning("%s: columns are separated by %r instead of a comma.", path, delimiter)
             return delimiter
     return COMMA
-
-
-def _count_columns(path: str | Path, delimiter: str) -> set[int]:
-    rows = islice(_parse_csv(str(path), delimiter), LOOKED_AT_ROWS)
-    try:
-        return {len(values) for _, values in rows if not _is_blank(values)}
-    except ValueError:
-        return set()
 
 
 def read_objects(

@@ -119,8 +119,16 @@ def trim_labels(places: Sequence[str], labels: Sequence[Any]) -> list[Any]:
         places: file and row of each label.
         labels: names; tuples of names, which also lose repeated ones; or anything else, which is unchanged.
     """
-    trimmed = [_trim(label) for label in labels]
-    changed = [number for number, pair in enumerate(zip(labels, trimmed, strict=True)) if _has_blanks(*pair)]
+    trimmed: list[Any] = []
+    changed = []
+    for number, label in enumerate(labels):
+        if isinstance(label, tuple):
+            label = tuple(dict.fromkeys(label))
+            trimmed.append(tuple(dict.fromkeys(name.strip() for name in label)))
+        else:
+            trimmed.append(label.strip() if isinstance(label, str) else label)
+        if label != trimmed[-1]:
+            changed.append(number)
     if changed:
         first = changed[0]
         _logger.warning(
@@ -192,7 +200,10 @@ def describe_lookalikes(counts: Mapping[str, int]) -> str:
     ]
     if not groups:
         return ""
-    parts = [f"{' and '.join(_show_name(name, counts) for name in names[:4])} {what}" for what, names in groups[:3]]
+    parts = []
+    for what, names in groups[:3]:
+        shown = " and ".join(f"{ascii(name)} ({counts[name]:,} rows)" for name in names[:4])
+        parts.append(f"{shown} {what}")
     more = f" ({len(groups) - 3} more groups)" if len(groups) > 3 else ""
     return f"different labels: {'; '.join(parts)}{more}. Make them one in the table if they are."
 
@@ -288,20 +299,6 @@ def _meaning_of(look: str) -> str | Decimal:
         return Decimal(folded) if NUMBER.fullmatch(folded) else folded  # a float has not all the digits of an int64
     except ArithmeticError:  # an exponent of 19 digits
         return folded
-
-
-def _show_name(name: str, counts: Mapping[str, int]) -> str:
-    return f"{ascii(name)} ({counts[name]:,} rows)"
-
-
-def _trim(label: Any) -> Any:
-    if isinstance(label, tuple):
-        return tuple(dict.fromkeys(name.strip() for name in label))
-    return label.strip() if isinstance(label, str) else label
-
-
-def _has_blanks(label: Any, trimmed: Any) -> bool:
-    return tuple(dict.fromkeys(label)) != trimmed if isinstance(label, tuple) else label != trimmed
 
 
 # Read a number from a column of a table.

@@ -1,4 +1,7 @@
-"""Search spaces, and the Optuna study of a search, stored in a file so that a killed search resumes."""
+"""Hyperparameter search: search spaces, and the Optuna study, stored in a file so that a killed search resumes.
+
+`flows` runs the trials. Without Keras and without Prefect.
+"""
 
 import hashlib
 import json
@@ -83,37 +86,39 @@ def check_space(tuning: TuningConfig, objective: str, load: Callable[[Sequence[s
                 f"A search must be over settings that change its objective. Received: {name}, with {objective}. "
                 "Leave it out."
             )
-        for value in _list_edges(dimension):
-            load([write_override(name, value)])
+        values: Sequence[Any] = dimension.choices or ()
+        if dimension.choices is None:
+            low, high = dimension.bounds
+            values = (low, high) if dimension.is_whole else (float(low), low + (high - low) * INNER_SHARE, float(high))
+        for value in values:
+            load(write_overrides({name: value}))
 
 
 def draw(trial: optuna.Trial, space: Mapping[str, Dimension]) -> dict[str, Any]:
     """Sample a value for each setting; a choice that Optuna cannot store, such as a list, is stored as JSON."""
-    return {name: _draw(trial, name, dimension) for name, dimension in space.items()}
+    values: dict[str, Any] = {}
+    for name, dimension in space.items():
+        if dimension.choices is not None:
+            stored = trial.suggest_categorical(name, [*map(_store, dimension.choices)])
+            values[name] = _find_choice(stored, dimension)
+            continue
+        low, high = dimension.bounds
+        if dimension.is_whole:
+            values[name] = trial.suggest_int(name, int(low), int(high), log=dimension.log)
+        else:
+            values[name] = trial.suggest_float(name, float(low), float(high), log=dimension.log)
+    return values
 
 
 def write_overrides(values: Mapping[str, Any]) -> list[str]:
     """Format sampled values for `--set`."""
-    return [write_override(name, value) for name, value in values.items()]
-
-
-def write_override(name: str, value: Any) -> str:
-    is_plain = isinstance(value, str) and parse_yaml(value) == value
-    return f"{name}={value if is_plain else json.dumps(value)}"
+    is_plain = {name: isinstance(value, str) and parse_yaml(value) == value for name, value in values.items()}
+    return [f"{name}={value if is_plain[name] else json.dumps(value)}" for name, value in values.items()]
 
 
 def read_params(params: Mapping[str, Any], space: Mapping[str, Dimension]) -> dict[str, Any]:
     """Return the values of a stored trial's parameters, in the order of the space."""
     return {name: _find_choice(params[name], space[name]) for name in space if name in params}
-
-
-def _draw(trial: optuna.Trial, name: str, dimension: Dimension) -> Any:
-    if dimension.choices is not None:
-        return _find_choice(trial.suggest_categorical(name, [*map(_store, dimension.choices)]), dimension)
-    low, high = dimension.bounds
-    if dimension.is_whole:
-        return trial.suggest_int(name, int(low), int(high), log=dimension.log)
-    return trial.suggest_float(name, float(low), float(high), log=dimension.log)
 
 
 def _store(value: Any) -> Any:
@@ -124,13 +129,6 @@ def _find_choice(stored: Any, dimension: Dimension) -> Any:
     if dimension.choices is None:
         return stored
     return next(value for value in dimension.choices if _store(value) == stored)
-
-
-def _list_edges(dimension: Dimension) -> Sequence[Any]:
-    if dimension.choices is not None:
-        return dimension.choices
-    low, high = dimension.bounds
-    return (low, high) if dimension.is_whole else (float(low), low + (high - low) * INNER_SHARE, float(high))
 
 
 STUDY_FILE, STUDY = "study.journal", "search"
@@ -162,7 +160,8 @@ class Search:
     def __init__(self, folder: Path, tuning: TuningConfig, objective: str):
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.path, self._tuning = folder / STUDY_FILE, tuning
-        _cut_unfinished_line(self.path)
+        if self.path.is_file():  # a line left half-written by a kill, to which the next line would be appended
+            os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
         # Optuna's base class of locks is private
         storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=_HeldLock()))
         pruner = optuna.pruners.MedianPruner(n_startup_trials=tuning.startup_trials)
@@ -194,12 +193,14 @@ class Search:
     def complete(self, trial: optuna.Trial, value: float) -> None:
         self._study.tell(trial, value)
 
-    def prune(self, trial: optuna.Trial) -> None:
-        self._study.tell(trial, state=TrialState.PRUNED)
+    def prune(self, trial: optuna.Trial, failure: str | None = None) -> None:
+        """Record a trial as pruned, also one that failed: the sampler learns from it, and would ignore a failed trial.
 
-    def fail(self, trial: optuna.Trial, failure: str) -> None:
-        """Record a failure as a pruned trial, from which the sampler learns; it would ignore a failed trial."""
-        trial.set_user_attr(FAILURE, failure)
+        Args:
+            failure: why the trial failed, if it did.
+        """
+        if failure is not None:
+            trial.set_user_attr(FAILURE, failure)
         self._study.tell(trial, state=TrialState.PRUNED)
 
     def rank(self) -> list[tuple[int, float, Mapping[str, Any]]]:
@@ -211,10 +212,3 @@ class Search:
             if trial.state == TrialState.COMPLETE and trial.value is not None
         ]
         return sorted(rows, key=lambda row: (sign * row[1], row[0]))
-
-
-def _cut_unfinished_line(path: Path) -> None:
-    """Truncate a line left half-written by a kill, to which the next line would be appended."""
-    if path.is_file():
-        content = path.read_bytes()
-        os.truncate(path, content.rfind(b"\n") + 1)

@@ -7,14 +7,11 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from keras_bert_flow.tasks.classification.settings import ClassificationSettings, RegressionSettings
 from keras_bert_flow.tasks.core.metrics import (
     CORRELATIONS,
     METRICS,
     classification_metrics,
     count_classes,
-    has_collapsed,
-    macro_f1,
     majority_class,
     make_table,
     matthews,
@@ -31,6 +28,7 @@ from keras_bert_flow.tasks.core.texts import (
     labels_of,
     logits_of,
     make_text_example,
+    pair_numbers,
     probabilities_of,
     read_examples,
     refuse_labels,
@@ -43,9 +41,9 @@ from keras_bert_flow.tasks.formats.tables import (
     read_glue_table,
     read_score,
     require_different_scores,
-    require_text,
     write_glue_table,
 )
+from keras_bert_flow.tasks.settings import ClassificationSettings, RegressionSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -86,7 +84,7 @@ class Classification(ClassificationSettings, Task):
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns, shown = ([self.label] if has_labels else []), (self.text, self.text_pair)
-        return read_examples(path, shown, columns, self.header, max_examples, self._read_label, not has_labels)
+        return read_examples(path, shown, columns, self.header, max_examples, None, not has_labels)
 
     def make_example(self, item: Any) -> TextExample:
         return make_text_example(item, is_pair=self.text_pair is not None)
@@ -132,9 +130,6 @@ class Classification(ClassificationSettings, Task):
             return None
         return self.show(example) | {"predicted": predicted, "probability": prediction["probability"]}
 
-    def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
-        return has_collapsed(labels_of(examples), [prediction["label"] for prediction in predictions])
-
     def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
         labels, answers = self._pair_ids(examples, predictions)
         if self.main_metric == "accuracy":
@@ -147,7 +142,10 @@ class Classification(ClassificationSettings, Task):
                 found, counts = np.unique(pairs[chosen], return_counts=True)
                 return matthews(*np.divmod(found, len(self.labels)), counts)
             classes = count_classes(labels[chosen], answers[chosen], len(self.labels))
-            return classes[1].f1 if self.main_metric == "f1_positive" else macro_f1(classes)
+            if self.main_metric == "f1_positive":
+                return classes[1].f1
+            scores = [one.f1 for one in classes if one.gold or one.predicted]
+            return sum(scores) / len(scores) if scores else 0.0
 
         return measure
 
@@ -178,10 +176,6 @@ class Classification(ClassificationSettings, Task):
         require_learnt(self.labels)
         labels = [example.label for example in examples]
         return number_labels(labels, [example.place for example in examples], self.labels)
-
-    def _read_label(self, place: str, values: list) -> str:
-        require_text(place, self.label, values[0])
-        return values[0]
 
 
 # Text regression: a number for a text or a pair of texts.
@@ -250,17 +244,12 @@ class Regression(RegressionSettings, Task):
         return [{"score": score} for score in scores.tolist()]
 
     def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:
-        return regression_metrics(*_pair_scores(examples, predictions))
+        return regression_metrics(*pair_numbers(examples, predictions, "score"))
 
     def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
         """Predict the mean of training, the constant with the least squared error."""
         mean = float(np.mean(labels_of(training)))
         return [{"score": mean} for _ in examples]
-
-    def tabulate(
-        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
-    ) -> dict[str, dict[str, float | int]]:
-        return {}
 
     def show(self, example: TextExample) -> dict[str, Any]:
         return example.inputs | {"gold": float(example.label)}
@@ -273,11 +262,11 @@ class Regression(RegressionSettings, Task):
 
     def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
         """Return whether the predictions span at most a hundredth of the range of the labels."""
-        labels, answers = _pair_scores(examples, predictions)
+        labels, answers = pair_numbers(examples, predictions, "score")
         return bool(np.ptp(labels) > 0 and np.ptp(answers) <= COLLAPSED * np.ptp(labels))
 
     def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
-        labels, answers = _pair_scores(examples, predictions)
+        labels, answers = pair_numbers(examples, predictions, "score")
         return lambda chosen: regression_metrics(labels[chosen], answers[chosen])[self.main_metric]
 
     def write_official(self, path: Path, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> None:
@@ -293,7 +282,3 @@ class Regression(RegressionSettings, Task):
 
     def _read_score(self, place: str, values: list) -> float:
         return read_score(place, self.label, values[0], *self._range)
-
-
-def _pair_scores(examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(labels_of(examples)), np.array([prediction["score"] for prediction in predictions])

@@ -38,31 +38,24 @@ def split_words(text: str) -> list[Word]:
         if characters.isalnum() and characters.isascii():  # most words
             words.append(Word(characters, start, chunk.end()))
             continue
-        borders = [place for place in range(1, len(characters)) if _parts(characters, place)]
+        alone = [_stands_alone(characters, place) for place in range(len(characters))]
+        borders = [place for place in range(1, len(characters)) if alone[place - 1] or alone[place]]
         for first, end in zip([0, *borders], [*borders, len(characters)], strict=True):
             words.append(Word(characters[first:end], start + first, start + end))
     return words
 
 
-def _parts(characters: str, place: int) -> bool:
-    """Return whether a word ends before the character at `place`."""
-    return _stands_alone(characters, place - 1) or _stands_alone(characters, place)
-
-
 def _stands_alone(characters: str, place: int) -> bool:
+    """Return whether a character is a word of its own: Han, or a mark that does not join the characters beside it."""
     character = characters[place]
-    if is_han(character):
-        return True
-    return is_punctuation(character) and not _joins(characters, place)
-
-
-def _joins(characters: str, place: int) -> bool:
+    if is_han(character) or not is_punctuation(character):
+        return is_han(character)
     if not 0 < place < len(characters) - 1:
-        return False
-    before, character, after = characters[place - 1], characters[place], characters[place + 1]
+        return True
+    before, after = characters[place - 1], characters[place + 1]
     if character in JOINERS_OF_DIGITS:
-        return before.isdigit() and after.isdigit()
-    return character in JOINERS and not any(is_punctuation(side) or is_han(side) for side in (before, after))
+        return not (before.isdigit() and after.isdigit())
+    return character not in JOINERS or any(is_punctuation(side) or is_han(side) for side in (before, after))
 
 
 # Tagging schemes IOB1, IOB2, BIOES and plain: read spans from tags, and write tags for spans.
@@ -263,15 +256,21 @@ def _lenient_spans(tags: Sequence[str]) -> list[Span]:
 
 def _strict_spans(tags: Sequence[str], scheme: str) -> list[Span]:
     cells = [("O", ""), *map(split_tag, tags), ("O", "")]
+    inside = "IE" if scheme == "BIOES" else "I"
     spans, place = [], 1
     while place <= len(tags):
         first = place
         place += 1
-        if _begins(cells[first - 1], cells[first], scheme):
-            while _continues(cells[place - 1], cells[place], scheme):
-                place += 1
-            if _closes(cells[place - 1], cells[place], scheme):
-                spans.append(Span(cells[first][1], first - 1, place - 1))
+        if not _begins(cells[first - 1], cells[first], scheme):
+            continue
+        while cells[place - 1][0] in "BI" and cells[place - 1][1] == cells[place][1] and cells[place][0] in inside:
+            place += 1
+        last, after = cells[place - 1], cells[place]
+        # In IOB1, seqeval has no rule by which a B ends a preceding B of another type: neither of them counts there.
+        is_cut_off = scheme == "IOB1" and last[0] == after[0] == "B" and last[1] != after[1]
+        is_closed = last[0] in "ES" if scheme == "BIOES" else not is_cut_off
+        if is_closed:
+            spans.append(Span(cells[first][1], first - 1, place - 1))
     return spans
 
 
@@ -281,17 +280,6 @@ def _begins(before: tuple[str, str], cell: tuple[str, str], scheme: str) -> bool
     # B separates adjacent spans of one type, and is illegal elsewhere. An I after an illegal B begins a new span.
     touches = before[0] != OUTSIDE and before[1] == cell[1]
     return touches if cell[0] == "B" else cell[0] == "I" and (not touches or before[0] == "B")
-
-
-def _continues(before: tuple[str, str], cell: tuple[str, str], scheme: str) -> bool:
-    return before[0] in "BI" and before[1] == cell[1] and cell[0] in ("IE" if scheme == "BIOES" else "I")
-
-
-def _closes(last: tuple[str, str], after: tuple[str, str], scheme: str) -> bool:
-    if scheme == "BIOES":
-        return last[0] in "ES"
-    # In IOB1, seqeval has no rule by which a B ends a preceding B of another type: neither of them counts there.
-    return scheme == "IOB2" or not (last[0] == after[0] == "B" and last[1] != after[1])
 
 
 def _tags_of_span(span: Span, before: Span, scheme: str) -> list[str]:
@@ -350,16 +338,6 @@ class TaggedWords:
     @property
     def gold(self) -> tuple[str, ...] | None:
         return self.tags
-
-    @classmethod
-    def from_text(cls, text: str) -> "TaggedWords":
-        """Split a text into untagged words with offsets."""
-        words = split_words(text)
-        return cls(
-            words=tuple(word.text for word in words),
-            text=text,
-            offsets=tuple((word.start, word.end) for word in words),
-        )
 
     def place(self, word: int) -> str:
         """Describe the location of a word, for messages."""

@@ -9,8 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from keras_bert_flow.files.outputs import walk_input
-from keras_bert_flow.tasks.choice.settings import MultipleChoiceSettings
-from keras_bert_flow.tasks.core.metrics import classification_metrics, has_collapsed, majority_class, mean_measure
+from keras_bert_flow.tasks.core.metrics import classification_metrics, majority_class, mean_measure
 from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task, count_joined, join_texts
 from keras_bert_flow.tasks.core.texts import (
     are_labelled,
@@ -30,6 +29,7 @@ from keras_bert_flow.tasks.formats.rows import (
     spell_label,
 )
 from keras_bert_flow.tasks.formats.tables import limit_examples, read_columns, require_text
+from keras_bert_flow.tasks.settings import MultipleChoiceSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # Read multiple-choice questions: tables as in SWAG, or JSON objects as in RACE with one or more questions each.
@@ -77,29 +77,6 @@ class ChoiceColumns:
     @property
     def labels(self) -> list[str]:
         return [] if self.label is None else [self.label]
-
-
-def read_choices(
-    path: str | Path, columns: ChoiceColumns, header: bool, max_examples: int | None
-) -> list[ChoiceExample]:
-    """Read multiple-choice examples from a table or from JSON objects.
-
-    If one field holds all choices, the file is a .jsonl, or a .txt or folder of .txt with one JSON object each. An
-    object may have several questions about its context: a list of questions, a list of lists of choices, and a list of
-    labels. A label is a number from 0, or a letter from A.
-
-    Raises:
-        FileNotFoundError: there is no such file or folder.
-        ValueError: the file is malformed, or examples differ in their number of choices; the message names file and
-            row.
-    Source: the layouts of SWAG, github.com/rowanz/swagaf, and of RACE, cs.cmu.edu/~glai1/data/race.
-    """
-    rows = _read_table(path, columns, header) if len(columns.choices) > 1 else _read_objects(Path(path), columns)
-    examples = []
-    for example in limit_examples(path, rows, max_examples):
-        examples.append(example)
-        count_choices([examples[0], example])
-    return examples
 
 
 def count_choices(examples: Sequence[ChoiceExample]) -> int:
@@ -240,9 +217,27 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         return {"question": None}
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[ChoiceExample]:
+        """Read examples from a table or from JSON objects.
+
+        If one field holds all choices, the file is a .jsonl, or a .txt or folder of .txt with one JSON object each. An
+        object may have several questions about its context: a list of questions, a list of lists of choices, and a list
+        of labels. A label is a number from 0, or a letter from A.
+
+        Raises:
+            FileNotFoundError: there is no such file or folder.
+            ValueError: the file is malformed, or examples differ in their number of choices; the message names file
+                and row.
+        Source: the layouts of SWAG, github.com/rowanz/swagaf, and of RACE, cs.cmu.edu/~glai1/data/race.
+        """
         label = self.label if has_labels else None
         columns = ChoiceColumns(self.context, self.question, self.choices, label)
-        return read_choices(path, columns, self.header, max_examples)
+        is_table = len(columns.choices) > 1
+        rows = _read_table(path, columns, self.header) if is_table else _read_objects(Path(path), columns)
+        examples = []
+        for example in limit_examples(path, rows, max_examples):
+            examples.append(example)
+            count_choices([examples[0], example])
+        return examples
 
     def make_example(self, item: Any) -> ChoiceExample:
         names = ("context", *(("question",) if self.question is not None else ()))
@@ -296,27 +291,15 @@ class MultipleChoice(MultipleChoiceSettings, Task):
         shares = np.bincount(labels, minlength=count_choices(training)) / len(labels)
         return [_predict(example, shares, majority_class(labels)) for example in examples]
 
-    def tabulate(
-        self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]
-    ) -> dict[str, dict[str, float | int]]:
-        return {}
-
     def show(self, example: ChoiceExample) -> dict[str, Any]:
         question = {} if example.question is None else {"text_pair": example.question}
         gold = None if example.label is None else example.choices[example.label]
         return {"text": example.context, **question, "gold": gold}
 
-    def list_texts(self, example: ChoiceExample) -> list[str]:
-        return [example.context, *([] if example.question is None else [example.question]), *example.choices]
-
     def review(self, example: ChoiceExample, prediction: Prediction) -> dict[str, Any] | None:
         if example.label == prediction["label"]:
             return None
         return self.show(example) | {"predicted": prediction["text"], "probability": prediction["probability"]}
-
-    def is_collapsed(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> bool:
-        """Return whether the same choice index is always predicted though the labels differ."""
-        return has_collapsed(labels_of(examples), [prediction["label"] for prediction in predictions])
 
     def make_measure(self, examples: Sequence[ChoiceExample], predictions: Sequence[Prediction]) -> Measure:
         pairs = zip(labels_of(examples), predictions, strict=True)

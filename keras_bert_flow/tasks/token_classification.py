@@ -11,21 +11,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from keras_bert_flow.tasks.core.metrics import has_collapsed
+from keras_bert_flow.tasks.core.metrics import has_collapsed, make_table
 from keras_bert_flow.tasks.core.task import IGNORED, Features, Measure, Prediction, Task
-from keras_bert_flow.tasks.formats.rows import abridge
-from keras_bert_flow.tasks.tagging.conll import (
+from keras_bert_flow.tasks.formats.conll import (
     SPAN_METRICS,
     count_sentences,
+    count_spans,
     measure_sentences,
     read_predicted_tags,
     read_tagged_words,
     span_metrics,
-    span_table,
     write_conll,
 )
-from keras_bert_flow.tasks.tagging.settings import TokenClassificationSettings
-from keras_bert_flow.tasks.tagging.tagged_words import (
+from keras_bert_flow.tasks.formats.rows import abridge
+from keras_bert_flow.tasks.formats.tagged_words import (
     OUTSIDE,
     PLAIN,
     SCHEMES,
@@ -37,8 +36,10 @@ from keras_bert_flow.tasks.tagging.tagged_words import (
     guess_scheme,
     is_tag,
     spans_of,
+    split_words,
     tag_names,
 )
+from keras_bert_flow.tasks.settings import TokenClassificationSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # Split sentences that are too long for a model into overlapping windows, at word boundaries.
@@ -59,18 +60,6 @@ class Window:
     end: int
     answered: np.ndarray
     positions: np.ndarray
-
-
-class PiecesOfWords(dict):
-    """Cache of the pieces of words. A word without pieces, such as one of control characters only, is [UNK]."""
-
-    def __init__(self, tokenizer: Tokenizer):
-        super().__init__()
-        self._tokenizer = tokenizer
-
-    def __missing__(self, word: str) -> tuple[int, ...]:
-        self[word] = pieces = tuple(self._tokenizer.encode_word(word).tolist()) or (self._tokenizer.unk_id,)
-        return pieces
 
 
 def window_size(sequence_length: int, stride: int | None) -> tuple[int, int]:
@@ -110,7 +99,10 @@ def cut_windows(lengths: np.ndarray, room: int, stride: int) -> list[Window]:
         words = np.arange(len(lengths))
         return [Window(0, len(lengths), words, 1 + starts[:-1])]
     ranges = _ranges(starts, room, stride)
-    context = np.stack([_context(starts, first, end) for first, end in ranges])  # (windows, words)
+    context = np.full((len(ranges), len(lengths)), -1)  # around each word in each window; -1 where it is not in it
+    for number, (first, end) in enumerate(ranges):
+        before, after = starts[first:end] - starts[first], starts[end] - starts[first + 1 : end + 1]
+        context[number, first:end] = np.minimum(before, after) * 2 * starts[-1] + before + after
     best = context.argmax(axis=0)  # the first of ties
     windows = []
     for number, (first, end) in enumerate(ranges):
@@ -128,71 +120,6 @@ def _ranges(starts: np.ndarray, room: int, stride: int) -> list[tuple[int, int]]
             ranges.append((first, end))
         first = max(first + 1, int(np.searchsorted(starts, starts[first] + stride, side="right")) - 1)
     return ranges
-
-
-def _context(starts: np.ndarray, first: int, end: int) -> np.ndarray:
-    """Rank the context around each word in a window, int, (words,); -1 for words that are not in it."""
-    before, after = starts[first:end] - starts[first], starts[end] - starts[first + 1 : end + 1]
-    ranks = np.full(len(starts) - 1, -1)
-    ranks[first:end] = np.minimum(before, after) * 2 * starts[-1] + before + after
-    return ranks
-
-
-# Count tagged words that a model does not see as written, and spans that no window contains whole.
-
-
-def count_hidden_words(
-    tokenizer: Tokenizer, examples: Sequence[TaggedWords], features: Features, scheme: str, strict: bool
-) -> dict[str, dict[str, int]]:
-    """Count words and spans whose tags must be predicted without seeing all of their text.
-
-    Args:
-        features: the examples as encoded by `TokenClassification.encode` with this tokenizer.
-        scheme, strict: how spans are read.
-    Returns:
-        words: total, and by reason no_piece, the tokenizer drops the whole word; unknown, part of it is [UNK]; cut, it
-        is longer than a row. spans: total and cut, no window contains the whole span. Each is absent if there is no
-        such word or span.
-    """
-    reason_of = _Reasons(tokenizer, room=(features.sequence_length or 0) - 2)  # [CLS], [SEP]; `encode` sets the length
-    words = Counter(reason_of[word] for example in examples for word in example.words)
-    total = words.total()
-    del words[None]
-    spans = _count_spans(examples, features, scheme, strict)
-    found = {"words": {"total": total} | dict(sorted(words.items())), "spans": spans}
-    return {noun: counts for noun, counts in found.items() if len(counts) > 1}
-
-
-class _Reasons(dict):
-    """Cache of the reason why a word is not shown as written; None if it is."""
-
-    def __init__(self, tokenizer: Tokenizer, room: int):
-        super().__init__()
-        self._tokenizer, self._room = tokenizer, room
-
-    def __missing__(self, word: str) -> str | None:
-        reason: str | None
-        pieces = self._tokenizer.encode(word)
-        if len(pieces) == 0:
-            reason = "no_piece"
-        elif len(pieces) > self._room:
-            reason = "cut"
-        else:
-            reason = "unknown" if self._tokenizer.unk_id in pieces else None
-        self[word] = reason
-        return reason
-
-
-def _count_spans(examples: Sequence[TaggedWords], features: Features, scheme: str, strict: bool) -> dict[str, int]:
-    windows: list[list[Window]] = [[] for _ in examples]
-    for owner, window in zip(features.examples.tolist(), features.details, strict=True):
-        windows[owner].append(window)
-    total, cut = 0, 0
-    for example, shown in zip(examples, windows, strict=True):
-        for span in spans_of(example.tags or (), scheme, strict):
-            total += 1
-            cut += not any(window.first <= span.first and span.end <= window.end for window in shown)
-    return {"total": total} | ({"cut": cut} if cut else {})
 
 
 OUTPUT = "logits"
@@ -258,7 +185,9 @@ class TokenClassification(TokenClassificationSettings, Task):
     def make_example(self, item: Any) -> TaggedWords:
         """Make an example from a text, which is split into words, or from a list of words."""
         if isinstance(item, str):
-            return TaggedWords.from_text(item)
+            words = split_words(item)
+            offsets = tuple((word.start, word.end) for word in words)
+            return TaggedWords(tuple(word.text for word in words), text=item, offsets=offsets)
         if not isinstance(item, list | tuple) or not all(isinstance(word, str) and word.strip() for word in item):
             raise ValueError(
                 f"An item for this task must be a text or a list of words. Received: {abridge([repr(item)])}. "
@@ -294,7 +223,10 @@ class TokenClassification(TokenClassificationSettings, Task):
         label only in the window that predicts it, so that all words have the same weight.
         """
         room, stride = window_size(sequence_length, self.stride)
-        pieces_of, ids = PiecesOfWords(tokenizer), {name: number for number, name in enumerate(self.labels)}
+        ids = {name: number for number, name in enumerate(self.labels)}
+        # A word without pieces, such as one of control characters only, is [UNK].
+        distinct = {word for example in examples for word in example.words}
+        pieces_of = {word: tokenizer.encode_word(word).tolist() or [tokenizer.unk_id] for word in distinct}
         tagged = any(example.tags is not None for example in examples)
         token_ids, labels, numbers, windows = [], [], [], []
         for number, example in enumerate(examples):
@@ -320,7 +252,26 @@ class TokenClassification(TokenClassificationSettings, Task):
     def count_unreachable(
         self, tokenizer: Tokenizer, examples: Sequence[TaggedWords], features: Features
     ) -> dict[str, dict[str, int]]:
-        return count_hidden_words(tokenizer, examples, features, self._known_scheme(), self.strict)
+        """Count words that the model does not see as written, and spans that no window contains whole.
+
+        Returns:
+            words: total, and by reason no_piece, the tokenizer drops the whole word; unknown, part of it is [UNK]; cut,
+            it is longer than a row. spans: total and cut, no window contains the whole span. Each is absent if there is
+            no such word or span.
+        """
+        room = (features.sequence_length or 0) - 2  # [CLS], [SEP]; `encode` sets the length
+        words, reasons = Counter(word for example in examples for word in example.words), Counter[str]()
+        for word, count in words.items():
+            pieces = tokenizer.encode(word)
+            if len(pieces) == 0:
+                reasons["no_piece"] += count
+            elif len(pieces) > room:
+                reasons["cut"] += count
+            elif tokenizer.unk_id in pieces:
+                reasons["unknown"] += count
+        spans = _count_spans(examples, features, self._known_scheme(), self.strict)
+        found = {"words": {"total": words.total()} | dict(sorted(reasons.items())), "spans": spans}
+        return {noun: counts for noun, counts in found.items() if len(counts) > 1}
 
     def decode(
         self, outputs: Mapping[str, Sequence[np.ndarray]], features: Features, examples: Sequence[TaggedWords]
@@ -369,7 +320,8 @@ class TokenClassification(TokenClassificationSettings, Task):
         self, examples: Sequence[TaggedWords], predictions: Sequence[Prediction]
     ) -> dict[str, dict[str, float | int]]:
         """Compute precision, recall and f1 of each type, and the counts gold, predicted and correct."""
-        return span_table(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
+        counts = count_spans(gold_tags(examples), _tags(predictions), self._known_scheme(), self.strict)
+        return make_table(counts, counts.values())
 
     def show(self, example: TaggedWords) -> dict[str, Any]:
         """Return an example for display; its labels are the words with a tag, as word/tag."""
@@ -463,3 +415,15 @@ class TokenClassification(TokenClassificationSettings, Task):
 
 def _tags(predictions: Sequence[Prediction]) -> list[list[str]]:
     return [prediction["tags"] for prediction in predictions]
+
+
+def _count_spans(examples: Sequence[TaggedWords], features: Features, scheme: str, strict: bool) -> dict[str, int]:
+    windows: list[list[Window]] = [[] for _ in examples]
+    for owner, window in zip(features.examples.tolist(), features.details, strict=True):
+        windows[owner].append(window)
+    total, cut = 0, 0
+    for example, shown in zip(examples, windows, strict=True):
+        for span in spans_of(example.tags or (), scheme, strict):
+            total += 1
+            cut += not any(window.first <= span.first and span.end <= window.end for window in shown)
+    return {"total": total} | ({"cut": cut} if cut else {})

@@ -4,15 +4,14 @@ import json
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.files.documents import parse_json
-from keras_bert_flow.tasks.core.task import Task
-from keras_bert_flow.tasks.formats.rows import JSON_LINES, abridge, read_objects, read_rows, read_whole
+from keras_bert_flow.tasks.formats.rows import abridge, read_rows, read_whole
 from keras_bert_flow.text.corpus.lines import suggest_conversion
 
 
@@ -112,17 +111,14 @@ def gold_answers(questions: Iterable[ContextQuestion]) -> dict[str, list[str]]:
     return {question.id: [answer.text for answer in question.answers] for question in questions}
 
 
-def write_answers(path: str | Path, predictions: Iterable[Mapping[str, Any]]) -> None:
-    """Write {id: answer}, the file that the official scripts of SQuAD 1.1 and 2.0 score."""
-    _write(path, {prediction["id"]: prediction["answer"] for prediction in predictions})
+def write_answers(path: str | Path, predictions: Iterable[Mapping[str, Any]], field: str = "answer") -> None:
+    """Write {id: answer}, the file that the official scripts of SQuAD 1.1 and 2.0 score.
 
-
-def write_no_answer_scores(path: str | Path, predictions: Iterable[Mapping[str, Any]]) -> None:
-    """Write {id: score}, higher the less likely an answer is: the file for `--na-prob-file` of evaluate-v2.0.py."""
-    _write(path, {prediction["id"]: prediction["null_difference"] for prediction in predictions})
-
-
-def _write(path: str | Path, values: dict[str, Any]) -> None:
+    Args:
+        field: what to write of each prediction. `null_difference`, which is higher the less likely an answer is, makes
+            the file for `--na-prob-file` of evaluate-v2.0.py.
+    """
+    values = {prediction["id"]: prediction[field] for prediction in predictions}
     Path(path).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
 
@@ -243,7 +239,6 @@ def _name(value: Any) -> str:
 ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)  # ASCII only
 
-Measure = Callable[[str, str], float]  # gold answer, answer → score from 0 to 1
 Golds = Mapping[str, Sequence[str]]  # question id → gold answers; empty if it has no answer
 
 
@@ -317,7 +312,11 @@ def score_squad_2(
     """
     _require_all(golds, answers, "an answer")
     _count(golds)
-    raw = {name: score_each(golds, answers, measure) for name, measure in (("exact", count_exact), ("f1", word_f1))}
+    worded = {question: [text for text in texts if normalize_answer(text)] or [""] for question, texts in golds.items()}
+    raw = {
+        name: {question: max(measure(gold, answers[question]) for gold in texts) for question, texts in worded.items()}
+        for name, measure in (("exact", count_exact), ("f1", word_f1))
+    }
     scores = raw
     if no_answer_scores is not None:
         _require_all(golds, no_answer_scores, "a no-answer score")
@@ -334,14 +333,6 @@ def score_squad_2(
             best, best_threshold = _find_best_threshold(golds, answers, score, no_answer_scores)
             result |= {f"best_{name}": best, f"best_{name}_threshold": best_threshold}
     return result
-
-
-def score_each(golds: Golds, answers: Mapping[str, str], measure: Measure) -> dict[str, float]:
-    """Return the SQuAD 2.0 score of each answer, the maximum over gold answers; "" is correct where there is none."""
-    return {
-        question: max(measure(gold, answers[question]) for gold in list(filter(normalize_answer, texts)) or [""])
-        for question, texts in golds.items()
-    }
 
 
 def _average_parts(golds: Golds, scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
@@ -379,52 +370,3 @@ def _count(golds: Golds) -> int:
     if not golds:
         raise ValueError("Scoring needs at least one question. Received: none. Read the questions first.")
     return len(golds)
-
-
-# Score an answer file as the official scripts of SQuAD do.
-
-
-def score_answer_file(task: Task, path: str | Path, examples: Sequence[ContextQuestion]) -> dict[str, float]:
-    """Score an answer file; best thresholds need `null_difference`, which only our own JSON lines have."""
-    golds = gold_answers(examples)
-    if str(path).endswith(JSON_LINES):
-        predictions = [fields for _, fields in read_objects(path)]
-        _check_ids(path, golds, [str(fields.get("id")) for fields in predictions])
-        if all({"id", "answer", "null_difference", "n_best"} <= set(fields) for fields in predictions):
-            return task.score(examples, predictions)
-        answers: dict[str, Any] = {str(fields.get("id")): fields.get("answer") for fields in predictions}
-    else:
-        answers = _read_answers(path)
-        _check_ids(path, golds, list(answers))
-    if wrong := [question for question, answer in answers.items() if not isinstance(answer, str)]:
-        raise ValueError(
-            f"{path}: each answer must be a text. Received: another for {abridge(map(str, wrong))}. "
-            "Write each as a string."
-        )
-    return score_squad_1(golds, answers) if all(golds.values()) else score_squad_2(golds, answers)
-
-
-def _check_ids(path: str | Path, golds: Collection[str], given: Sequence[str]) -> None:
-    """Refuse a file that is not of these questions: the official scripts score a missing answer as 0, with a remark."""
-    counts, known = Counter(given), list(golds)
-    faults = {
-        "none for": [question for question in known if question not in counts],
-        "answers to questions that are not in the file:": [question for question in counts if question not in golds],
-        "more than one for": [question for question, count in counts.items() if count > 1],
-    }
-    for fault, questions in faults.items():
-        if questions:
-            raise ValueError(
-                f"{path}: there must be one answer to each of the {len(known):,} questions. Received: {fault} "
-                f"{abridge(questions, limit=3)}. Predict the file that they are from, whole."
-            )
-
-
-def _read_answers(path: str | Path) -> dict[str, Any]:
-    try:
-        answers = parse_json(read_whole(str(path)).decode("utf-8-sig"))
-    except ValueError as error:
-        raise ValueError(f"{path}: must be JSON. Received: {error}. Write it again.") from None
-    if not isinstance(answers, dict):
-        raise ValueError(f"{path}: must be an object of ids and answers. Received: {type(answers).__name__}.")
-    return answers

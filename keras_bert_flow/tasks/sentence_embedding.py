@@ -17,11 +17,12 @@ from keras_bert_flow.tasks.core.texts import (
     check_main_metric,
     labels_of,
     make_text_example,
+    pair_numbers,
     read_examples,
     refuse_labels,
 )
-from keras_bert_flow.tasks.embedding.settings import SentenceEmbeddingSettings
 from keras_bert_flow.tasks.formats.tables import read_score, require_different_scores
+from keras_bert_flow.tasks.settings import SentenceEmbeddingSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # Retrieval ranks: rank the second text of each pair among all second texts, by cosine with the first.
@@ -47,12 +48,6 @@ class Ranking:
     nearest_cosines: np.ndarray
 
 
-def number_texts(texts: Sequence[str]) -> np.ndarray:
-    """Number texts so that equal strings have the same number, int32, (texts,)."""
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(text, len(numbers)) for text in texts], dtype=np.int32)
-
-
 def rank_partners(vectors: np.ndarray, numbers: np.ndarray) -> Ranking:
     """Rank each pair's second text among all distinct second texts.
 
@@ -61,7 +56,7 @@ def rank_partners(vectors: np.ndarray, numbers: np.ndarray) -> Ranking:
 
     Args:
         vectors: float, (pairs, 2, hidden). Vectors of both texts.
-        numbers: int, (pairs, 2). See `number_texts`.
+        numbers: int, (pairs, 2). Numbers of the texts, of which equal strings have the same.
     """
     parts = []
     for cosines, own, places in _compare(vectors, numbers):
@@ -71,15 +66,6 @@ def rank_partners(vectors: np.ndarray, numbers: np.ndarray) -> Ranking:
         first = cosines.argmax(axis=1)
         parts.append((1 + is_before.sum(axis=1), places[first], mine[:, 0], cosines[rows, first]))
     return Ranking(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
-
-
-def partner_loss(vectors: np.ndarray, numbers: np.ndarray, scale: float) -> float:
-    """Return the mean cross-entropy of finding each second text among all, in nats; arguments: see `rank_partners`."""
-    losses = [
-        scipy.special.logsumexp(scale * cosines, axis=1) - scale * cosines[np.arange(len(own)), own]
-        for cosines, own, _ in _compare(vectors, numbers)
-    ]
-    return float(np.concatenate(losses).mean())
 
 
 def pair_cosines(vectors: np.ndarray) -> np.ndarray:
@@ -222,7 +208,15 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
     def count_unreachable(
         self, tokenizer: Tokenizer, examples: Sequence[TextExample], features: Features
     ) -> dict[str, dict[str, int]]:
-        return _count_indistinct(tokenizer, _texts_of(examples), features)
+        """Count the texts that have the token ids of another text, cut off (cut) or from the start (folded)."""
+        shown = {text: ids.tobytes() for text, ids in zip(_texts_of(examples), features.token_ids, strict=True)}
+        sharing = Counter(shown.values())
+        alike = [text for text, ids in shown.items() if sharing[ids] > 1]
+        whole = [ids.tobytes() for ids in tokenizer.encode_batch(alike)]
+        sharing = Counter(whole)
+        folded = sum(sharing[ids] > 1 for ids in whole)
+        counts = {reason: count for reason, count in (("cut", len(alike) - folded), ("folded", folded)) if count}
+        return {"texts": {"total": len(shown)} | counts} if counts else {}
 
     def decode(
         self, outputs: Mapping[str, Any], features: Features, examples: Sequence[TextExample]
@@ -244,7 +238,7 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
     def score(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> dict[str, float]:
         if _belong(examples):
             return {name: float(np.mean(_gains(name, predictions))) for name in METRICS[CONTRASTIVE]}
-        metrics = regression_metrics(*_pair_scores(examples, predictions))
+        metrics = regression_metrics(*pair_numbers(examples, predictions, "cosine"))
         return {name: metrics[name] for name in METRICS[COSINE]}
 
     def guess(self, training: Sequence[TextExample], examples: Sequence[TextExample]) -> list[Prediction]:
@@ -254,11 +248,6 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         ranks = rank_partners(np.ones((len(examples), 2, 1)), _make_labels(examples)).ranks
         nearest = examples[0].text_pair
         return [{"cosine": 1.0, "rank": rank, "nearest": nearest, "nearest_cosine": 1.0} for rank in ranks.tolist()]
-
-    def tabulate(
-        self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
-    ) -> dict[str, dict[str, float | int]]:
-        return {}
 
     def show(self, example: TextExample) -> dict[str, Any]:
         if example.label is BELONG:
@@ -282,14 +271,14 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
         if _belong(examples):
             second_texts = {example.text_pair for example in examples}
             return len(second_texts) > 1 and len({prediction["nearest"] for prediction in predictions}) == 1
-        labels, cosines = _pair_scores(examples, predictions)
+        labels, cosines = pair_numbers(examples, predictions, "cosine")
         return bool(np.ptp(labels) > 0 and np.ptp(cosines) <= COLLAPSED * np.ptp(labels))
 
     def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
         metric = self.main_metric or MAIN_METRICS[self.objective]
         if _belong(examples):
             return mean_measure(_gains(metric, predictions))
-        labels, cosines = _pair_scores(examples, predictions)
+        labels, cosines = pair_numbers(examples, predictions, "cosine")
         return lambda chosen: regression_metrics(labels[chosen], cosines[chosen])[metric]
 
     @property
@@ -301,9 +290,13 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
     def measure_loss(self, outputs: Mapping[str, Any], features: Features) -> float:
         """Return the mean squared error of cosines; for pairs, the cross-entropy over all second texts, not a batch."""
         vectors, labels = _vectors_of(outputs, features), features.labels["logits"]
-        if labels.ndim == 2:
-            return partner_loss(vectors, labels, self.scale)
-        return float(np.mean((pair_cosines(vectors) - labels) ** 2))
+        if labels.ndim == 1:
+            return float(np.mean((pair_cosines(vectors) - labels) ** 2))
+        losses = []
+        for cosines, own, _ in _compare(vectors, labels):
+            logits = self.scale * cosines
+            losses.append(scipy.special.logsumexp(logits, axis=1) - logits[np.arange(len(own)), own])
+        return float(np.concatenate(losses).mean())
 
     def _read_score(self, place: str, values: list) -> float:
         score = read_score(place, self.label, values[0], self.lowest, self.highest)
@@ -313,24 +306,14 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
 def _make_labels(examples: Sequence[TextExample]) -> np.ndarray:
     """Return the scores, float32, (rows,); for pairs that belong together, the numbers of their texts, (rows, 2)."""
     if _belong(examples):
-        return number_texts(_texts_of(examples)).reshape(-1, 2)
+        numbers: dict[str, int] = {}
+        texts = [numbers.setdefault(text, len(numbers)) for text in _texts_of(examples)]
+        return np.array(texts, dtype=np.int32).reshape(-1, 2)
     return np.array([example.label for example in examples], dtype=np.float32)
 
 
 def _texts_of(examples: Sequence[TextExample]) -> list[str]:
     return [text for example in examples for text in example.inputs.values()]
-
-
-def _count_indistinct(tokenizer: Tokenizer, texts: Sequence[str], features: Features) -> dict[str, dict[str, int]]:
-    """Count the texts that have the token ids of another text, cut off (cut) or from the start (folded)."""
-    shown = {text: ids.tobytes() for text, ids in zip(texts, features.token_ids, strict=True)}
-    sharing = Counter(shown.values())
-    alike = [text for text, ids in shown.items() if sharing[ids] > 1]
-    whole = [ids.tobytes() for ids in tokenizer.encode_batch(alike)]
-    sharing = Counter(whole)
-    folded = sum(sharing[ids] > 1 for ids in whole)
-    counts = {reason: count for reason, count in (("cut", len(alike) - folded), ("folded", folded)) if count}
-    return {"texts": {"total": len(shown)} | counts} if counts else {}
 
 
 def _vectors_of(outputs: Mapping[str, Any], features: Features) -> np.ndarray:
@@ -372,7 +355,3 @@ def _gains(metric: str, predictions: Sequence[Prediction]) -> np.ndarray:
     """Return the contribution of each pair to a ranking metric."""
     ranks = np.array([prediction["rank"] for prediction in predictions])
     return (ranks == 1).astype(float) if metric == "accuracy" else (ranks <= DEEPEST) / ranks
-
-
-def _pair_scores(examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> tuple[np.ndarray, np.ndarray]:
-    return np.array(labels_of(examples)), np.array([prediction["cosine"] for prediction in predictions])

@@ -9,21 +9,21 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from keras_bert_flow.tasks.answering.settings import QuestionAnsweringSettings
-from keras_bert_flow.tasks.answering.squad import (
+from keras_bert_flow.files.documents import parse_json
+from keras_bert_flow.tasks.core.metrics import mean_measure
+from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task
+from keras_bert_flow.tasks.core.texts import is_blank, take_texts, token_logits_of
+from keras_bert_flow.tasks.formats.rows import JSON_LINES, abridge, read_objects, read_whole
+from keras_bert_flow.tasks.formats.squad import (
     Answer,
     ContextQuestion,
     gold_answers,
     read_questions,
-    score_answer_file,
     score_squad_1,
     score_squad_2,
     write_answers,
-    write_no_answer_scores,
 )
-from keras_bert_flow.tasks.core.metrics import has_collapsed, mean_measure
-from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task
-from keras_bert_flow.tasks.core.texts import is_blank, take_texts, token_logits_of
+from keras_bert_flow.tasks.settings import QuestionAnsweringSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer, find_pieces
 
 # Split a context that is too long for one row into overlapping windows.
@@ -47,16 +47,6 @@ class Window:
     is_best: np.ndarray
 
 
-def require_room(example: ContextQuestion, room: int, sequence_length: int) -> None:
-    """Raise ValueError unless a row has room for a piece of the context."""
-    if room < 1:
-        raise ValueError(
-            f"{example.place or example.id}: a row must have room for the question, three special tokens and a piece "
-            f"of the context. Received: sequence_length={sequence_length}, {1 - room} too few. Raise it, or lower "
-            "`max_question_tokens`."
-        )
-
-
 def cut_windows(count: int, room: int, stride: int) -> list[tuple[int, int, np.ndarray]]:
     """Split `count` pieces into overlapping windows; return begin, end and `is_best` of each."""
     begins = [0]
@@ -72,14 +62,6 @@ def cut_windows(count: int, room: int, stride: int) -> list[tuple[int, int, np.n
         owners[begin:end][context > best[begin:end]] = number
         best[begin:end] = np.maximum(best[begin:end], context)
     return [(begin, end, owners[begin:end] == number) for number, (begin, end) in enumerate(windows)]
-
-
-def find_gold(example: ContextQuestion, starts: np.ndarray, ends: np.ndarray) -> tuple[int, int] | None:
-    """Return the first and last piece of the first gold answer; None if there is none."""
-    if not example.answers:
-        return None
-    answer = example.answers[0]
-    return find_pieces(starts, ends, answer.start, answer.start + len(answer.text))
 
 
 # Find the gold answers that a question-answering model cannot predict, and why.
@@ -107,36 +89,10 @@ def explain_answers(
     found: dict[str, list[tuple[str, str]]] = {reason: [] for reason in REASONS}
     for example, shown in zip(examples, windows, strict=True):
         for answer in dict.fromkeys(example.answers):
-            if not any(_gives(window, answer, max_answer_tokens) for window in shown):
+            spans = [_find_span(window, answer.start, answer.start + len(answer.text)) for window in shown]
+            if not any(span is not None and span[1] - span[0] < max_answer_tokens for span in spans):
                 found[_explain(shown, answer, max_answer_tokens)].append((example.id, answer.text))
     return found
-
-
-def count_unreachable_answers(
-    examples: Sequence[ContextQuestion], features: Features, max_answer_tokens: int
-) -> dict[str, dict[str, int]]:
-    """Count the answers that `explain_answers` finds, and the questions of which no gold answer can be predicted."""
-    found = explain_answers(examples, features, max_answer_tokens)
-    counts = {reason: len(answers) for reason, answers in found.items() if answers}
-    if not counts:
-        return {}
-    total = sum(len(set(example.answers)) for example in examples)
-    lost = {pair for answers in found.values() for pair in answers}
-    answered = [example for example in examples if example.answers]
-    without = sum(all((example.id, answer.text) in lost for answer in example.answers) for example in answered)
-    questions = {"questions": {"total": len(answered), "no_answer": without}} if without else {}
-    return {"answers": {"total": total} | counts} | questions
-
-
-def _gives(window: Window, answer: Answer, max_answer_tokens: int) -> bool:
-    """Return whether the answer is among the spans of a window that `QuestionAnswering.decode` considers."""
-    end = answer.start + len(answer.text)
-    pieces = find_pieces(window.starts, window.ends, answer.start, end)
-    if pieces is None:
-        return False
-    first, last = pieces
-    is_exact = window.starts[first] == answer.start and window.ends[last] == end
-    return bool(is_exact and window.is_best[first] and last - first < max_answer_tokens)
 
 
 def _explain(windows: Sequence[Window], answer: Answer, max_answer_tokens: int) -> str:
@@ -155,18 +111,22 @@ def _explain(windows: Sequence[Window], answer: Answer, max_answer_tokens: int) 
     if pieces[1] - pieces[0] >= max_answer_tokens:
         return "too_long"
     before, behind = starts[pieces[0]] - answer.start, ends[pieces[1]] - end
-    if not any(_holds(window, starts[pieces[0]], ends[pieces[1]]) for window in windows):
+    if all(_find_span(window, starts[pieces[0]], ends[pieces[1]]) is None for window in windows):
         return "cut"
     return "inside_a_piece" if before < 0 or behind > 0 else "edge_dropped"
 
 
-def _holds(window: Window, start: int, end: int) -> bool:
-    """Return whether a span may begin in a window and also ends there."""
+def _find_span(window: Window, start: int, end: int) -> tuple[int, int] | None:
+    """Return the first and last piece of a span of `QuestionAnswering.decode` of any length; None if it is not one.
+
+    It is one if it begins and ends with pieces of the window, and the window is the best one for the first.
+    """
     pieces = find_pieces(window.starts, window.ends, start, end)
     if pieces is None:
-        return False
+        return None
     first, last = pieces
-    return bool(window.is_best[first] and window.starts[first] == start and window.ends[last] == end)
+    is_exact = window.starts[first] == start and window.ends[last] == end
+    return pieces if is_exact and window.is_best[first] else None
 
 
 @final
@@ -197,6 +157,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         "has_answer_f1": "F1, answerable %",
         "no_answer_f1": "F1, unanswerable %",
     }
+    answer: ClassVar[str] = "answer"
     official_format: ClassVar[str | None] = "squad"
     is_asked_in_files: ClassVar[bool] = True
     architecture: ClassVar[str | None] = "ForQuestionAnswering"
@@ -236,9 +197,17 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
             ids, starts, ends = contexts[example.context]
             question = tokenizer.encode(example.question)[: self.max_question_tokens]
             head = np.concatenate([[tokenizer.cls_id], question, [tokenizer.sep_id] * tokenizer.separators])
-            gold = find_gold(example, starts, ends)
+            gold = None  # the first and last piece of the first gold answer
+            if example.answers:
+                answer = example.answers[0]
+                gold = find_pieces(starts, ends, answer.start, answer.start + len(answer.text))
             room = sequence_length - len(head) - 1
-            require_room(example, room, sequence_length)
+            if room < 1:
+                raise ValueError(
+                    f"{example.place or example.id}: a row must have room for the question, three special tokens and a "
+                    f"piece of the context. Received: sequence_length={sequence_length}, {1 - room} too few. Raise it, "
+                    "or lower `max_question_tokens`."
+                )
             for begin, end, is_best in cut_windows(len(ids), room, self.stride):
                 has_gold = gold is not None and begin <= gold[0] and gold[1] < end
                 labels.append([place - begin + len(head) for place in gold] if gold and has_gold else [0, 0])
@@ -256,7 +225,17 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
     def count_unreachable(
         self, tokenizer: Tokenizer, examples: Sequence[ContextQuestion], features: Features
     ) -> dict[str, dict[str, int]]:
-        return count_unreachable_answers(examples, features, self.max_answer_tokens)
+        """Count the answers that `explain_answers` finds, and the questions whose gold answers are all among them."""
+        found = explain_answers(examples, features, self.max_answer_tokens)
+        counts = {reason: len(answers) for reason, answers in found.items() if answers}
+        if not counts:
+            return {}
+        total = sum(len(set(example.answers)) for example in examples)
+        lost = {pair for answers in found.values() for pair in answers}
+        answered = [example for example in examples if example.answers]
+        without = sum(all((example.id, answer.text) in lost for answer in example.answers) for example in answered)
+        questions = {"questions": {"total": len(answered), "no_answer": without}} if without else {}
+        return {"answers": {"total": total} | counts} | questions
 
     def decode(
         self, outputs: Mapping[str, Any], features: Features, examples: Sequence[ContextQuestion]
@@ -296,12 +275,23 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         if self.null_threshold is None and all(golds.values()):
             return score_squad_1(golds, answers)
         differences = {prediction["id"]: prediction["null_difference"] for prediction in predictions}
-        best = score_squad_2(golds, best_answers(predictions), differences)
+        spans = {}  # the best span of each question, even where the answer is ""
+        for prediction in predictions:
+            listed = next((entry["answer"] for entry in prediction["n_best"] if entry["answer"]), "")
+            spans[prediction["id"]] = listed or prediction["answer"]
+        best = score_squad_2(golds, spans, differences)
         return score_squad_2(golds, answers) | {name: best[name] for name in best if name.startswith("best_")}
 
     def guess(self, training: Sequence[ContextQuestion], examples: Sequence[ContextQuestion]) -> list[Prediction]:
         """Predict the words at the most common position of answers, or no answer if that is more common."""
-        places = Counter(_place_in_words(example) for example in training)
+        places = Counter[tuple[int, int] | None]()  # the first word of an answer, and its number of words
+        for example in training:
+            found = None
+            if example.answers:
+                answer = example.answers[0]
+                before = example.context[: answer.start] + "x"
+                found = len(before.split()) - 1, len(answer.text.split())
+            places[found] += 1
         if self.null_threshold is None:
             places.pop(None, None)
         place = places.most_common(1)[0][0] if places else None
@@ -310,34 +300,21 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
             words = [match.span() for match in re.finditer(r"\S+", example.context)]
             span = words[place[0] : place[0] + place[1]] or words[: place[1]] if place else []
             start, end = (span[0][0], span[-1][1]) if span else (None, None)
-            answer = example.context[start:end] if span else ""
-            chosen = {"id": example.id, "answer": answer, "start": start, "end": end, "probability": 1.0}
+            text = example.context[start:end] if span else ""
+            chosen = {"id": example.id, "answer": text, "start": start, "end": end, "probability": 1.0}
             predictions.append(chosen | {"null_difference": 0.0, "n_best": []})
         return predictions
-
-    def tabulate(
-        self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]
-    ) -> dict[str, dict[str, float | int]]:
-        return {}
 
     def show(self, example: ContextQuestion) -> dict[str, Any]:
         """Return an example for display; no answer is ""."""
         answers = list(dict.fromkeys(answer.text for answer in example.answers))
         return {"text": example.question, "text_pair": example.context, "gold": answers or ""}
 
-    def list_texts(self, example: ContextQuestion) -> list[str]:
-        return [example.question, example.context]
-
     def review(self, example: ContextQuestion, prediction: Prediction) -> dict[str, Any] | None:
         """Return the error of a prediction, None if it is correct; no answer is ""."""
         if self.score([example], [prediction])["exact"] == 1.0:
             return None
         return self.show(example) | {"predicted": prediction["answer"], "probability": prediction["probability"]}
-
-    def is_collapsed(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> bool:
-        """Return whether all predicted answers are the same, such as none, though the gold answers are not."""
-        labels = map(frozenset, gold_answers(examples).values())
-        return has_collapsed(labels, [prediction["answer"] for prediction in predictions])
 
     def make_measure(self, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> Measure:
         by_rules_2 = replace(self, null_threshold=0.0)  # they apply to all questions if one has no answer
@@ -353,7 +330,7 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
     def write_beside(self, path: Path, examples: Sequence[ContextQuestion], predictions: Sequence[Prediction]) -> None:
         write_answers(f"{path}.answers.json", predictions)
         if self.null_threshold is not None:
-            write_no_answer_scores(f"{path}.no_answer.json", predictions)
+            write_answers(f"{path}.no_answer.json", predictions, "null_difference")
 
     def names_of(self, example: ContextQuestion) -> Sequence[str]:
         return ()
@@ -367,7 +344,31 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         ]
 
     def score_file(self, path: str | Path, examples: Sequence[ContextQuestion]) -> dict[str, float]:
-        return score_answer_file(self, path, examples)
+        """Score an answer file as the official scripts of SQuAD do.
+
+        Best thresholds need `null_difference`, which only our own JSON lines have.
+        """
+        golds = gold_answers(examples)
+        if str(path).endswith(JSON_LINES):
+            predictions = [fields for _, fields in read_objects(path)]
+            _check_ids(path, golds, [str(fields.get("id")) for fields in predictions])
+            if all({"id", "answer", "null_difference", "n_best"} <= set(fields) for fields in predictions):
+                return self.score(examples, predictions)
+            answers: Any = {str(fields.get("id")): fields.get("answer") for fields in predictions}
+        else:
+            try:
+                answers = parse_json(read_whole(str(path)).decode("utf-8-sig"))
+            except ValueError as error:
+                raise ValueError(f"{path}: must be JSON. Received: {error}. Write it again.") from None
+            if not isinstance(answers, dict):
+                raise ValueError(f"{path}: must be an object of ids and answers. Received: {type(answers).__name__}.")
+            _check_ids(path, golds, list(answers))
+        if wrong := [question for question, answer in answers.items() if not isinstance(answer, str)]:
+            raise ValueError(
+                f"{path}: each answer must be a text. Received: another for {abridge(map(str, wrong))}. "
+                "Write each as a string."
+            )
+        return score_squad_1(golds, answers) if all(golds.values()) else score_squad_2(golds, answers)
 
     def _find_spans(self, start_logits: np.ndarray, end_logits: np.ndarray, window: Window) -> np.ndarray:
         """Return the best spans of a window, float64, (spans, 3): score, start and end in characters."""
@@ -407,18 +408,17 @@ class QuestionAnswering(QuestionAnsweringSettings, Task):
         return {"id": example.id, **shown, "null_difference": difference, "n_best": listed}
 
 
-def best_answers(predictions: Sequence[Prediction]) -> dict[str, str]:
-    """Return the best non-empty span of each question, even where the answer is ""."""
-    return {
-        prediction["id"]: next((entry["answer"] for entry in prediction["n_best"] if entry["answer"]), "")
-        or prediction["answer"]
-        for prediction in predictions
+def _check_ids(path: str | Path, golds: Collection[str], given: Sequence[str]) -> None:
+    """Refuse a file that is not of these questions: the official scripts score a missing answer as 0, with a remark."""
+    counts, known = Counter(given), list(golds)
+    faults = {
+        "none for": [question for question in known if question not in counts],
+        "answers to questions that are not in the file:": [question for question in counts if question not in golds],
+        "more than one for": [question for question, count in counts.items() if count > 1],
     }
-
-
-def _place_in_words(example: ContextQuestion) -> tuple[int, int] | None:
-    """Return the index of the answer's first word in the whitespace-split context, and its number of words."""
-    if not example.answers:
-        return None
-    answer = example.answers[0]
-    return len((example.context[: answer.start] + "x").split()) - 1, len(answer.text.split())
+    for fault, questions in faults.items():
+        if questions:
+            raise ValueError(
+                f"{path}: there must be one answer to each of the {len(known):,} questions. Received: {fault} "
+                f"{abridge(questions, limit=3)}. Predict the file that they are from, whole."
+            )

@@ -3,14 +3,14 @@
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 
-from keras_bert_flow.tasks.core.metrics import Counts, make_table
+from keras_bert_flow.tasks.core.metrics import Counts
 from keras_bert_flow.tasks.formats.rows import abridge, parse_object, read_lines
-from keras_bert_flow.tasks.tagging.tagged_words import TaggedWords, spans_of
+from keras_bert_flow.tasks.formats.tagged_words import TaggedWords, spans_of
 from keras_bert_flow.text.corpus.inputs import PARQUET
 
 DOCUMENT_MARK = "-DOCSTART-"
@@ -58,9 +58,14 @@ def read_tagged_words(
     if path.removesuffix(".gz").endswith(".jsonl"):
         sentences = _parse_jsonl(path, has_labels)
     else:
-        columns = [_column_number("word_column", word_column)]
-        if has_labels:
-            columns.append(_column_number("tag_column", tag_column))
+        columns, given = [], {"word_column": word_column} | ({"tag_column": tag_column} if has_labels else {})
+        for name, column in given.items():
+            if column != LAST and not re.fullmatch("[0-9]{1,3}", str(column)):
+                raise ValueError(
+                    f'`{name}` must be a number from 0, or "{LAST}". Received: {column!r}. The first column is number '
+                    "0."
+                )
+            columns.append(-1 if column == LAST else int(column))
         sentences = _group(path, _parse_columns(path, columns))
     examples = list(islice(sentences, max_examples))
     if not examples:
@@ -114,31 +119,15 @@ def write_conll(path: str | Path, examples: Sequence[TaggedWords], predicted: Se
         file.writelines(lines)
 
 
-def _column_number(name: str, column: int | str) -> int:
-    if column == LAST:
-        return -1
-    if not re.fullmatch("[0-9]{1,3}", str(column)):
-        raise ValueError(
-            f'`{name}` must be a number from 0, or "{LAST}". Received: {column!r}. The first column is number 0.'
-        )
-    return int(column)
-
-
 def _group(path: str, tokens: Iterator[Token | None]) -> Iterator[TaggedWords]:
-    sentence = []
-    for token in tokens:
+    sentence: list[Token] = []
+    for token in chain(tokens, [None]):
         if token is not None:
             sentence.append(token)
         elif sentence:
-            yield _sentence(path, sentence)
+            rows, words, tags = zip(*sentence, strict=True)
+            yield TaggedWords(words, None if tags[0] is None else tags, path, rows)
             sentence = []
-    if sentence:
-        yield _sentence(path, sentence)
-
-
-def _sentence(path: str, tokens: list[Token]) -> TaggedWords:
-    rows, words, tags = zip(*tokens, strict=True)
-    return TaggedWords(words, None if tags[0] is None else tags, path, rows)
 
 
 def _parse_columns(path: str, columns: list[int]) -> Iterator[Token | None]:
@@ -276,14 +265,6 @@ def measure_sentences(counts: np.ndarray) -> dict[str, float]:
     if not words:
         raise ValueError("Metrics need at least one word. Received: none. Read the table first.")
     return {"precision": total.precision, "recall": total.recall, "f1": total.f1, "accuracy": same / words}
-
-
-def span_table(
-    gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str, strict: bool = False
-) -> dict[str, dict[str, float | int]]:
-    """Return type → precision, recall, f1, and the counts gold, predicted and correct."""
-    counts = count_spans(gold, predicted, scheme, strict)
-    return make_table(counts, counts.values())
 
 
 def _require_pairs(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> None:

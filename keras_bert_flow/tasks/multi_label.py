@@ -8,8 +8,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import scipy  # its submodules are loaded when they are used
 
-from keras_bert_flow.tasks.classification.settings import MultiLabelSettings
-from keras_bert_flow.tasks.core.metrics import SET_METRICS, count_marks, has_collapsed, make_table, set_metrics
+from keras_bert_flow.tasks.core.metrics import SET_METRICS, count_marks, make_table, set_metrics
 from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task
 from keras_bert_flow.tasks.core.texts import (
     TextExample,
@@ -25,6 +24,7 @@ from keras_bert_flow.tasks.core.texts import (
 )
 from keras_bert_flow.tasks.formats.rows import abridge, spell_label
 from keras_bert_flow.tasks.formats.tables import number_labels, require_text, sort_names
+from keras_bert_flow.tasks.settings import MultiLabelSettings
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 # As written by spreadsheets, JSON and data frames.
@@ -60,6 +60,7 @@ class MultiLabel(MultiLabelSettings, Task):
         "exact_match": "exact match %",
     }
     word_baseline: ClassVar[str | None] = "TF-IDF with logistic regression"
+    answer: ClassVar[str] = "labels"
     class_name: ClassVar[str] = "label"
     architecture: ClassVar[str | None] = "ForSequenceClassification"
     problem_type: ClassVar[str | None] = "multi_label_classification"
@@ -80,9 +81,8 @@ class MultiLabel(MultiLabelSettings, Task):
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns = (self.label_columns or (self.label,)) if has_labels else ()
-        read_label = self._read_marks if self.label_columns else self._read_names
         shown = (self.text, self.text_pair)
-        return read_examples(path, shown, columns, self.header, max_examples, read_label, not has_labels)
+        return read_examples(path, shown, columns, self.header, max_examples, self._read_labels, not has_labels)
 
     def make_example(self, item: Any) -> TextExample:
         return make_text_example(item, is_pair=self.text_pair is not None)
@@ -142,10 +142,6 @@ class MultiLabel(MultiLabelSettings, Task):
             "probability": max(share if is_given else 1 - share for is_given, share in shares),
         }
 
-    def is_collapsed(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> bool:
-        answers = [frozenset(prediction["labels"]) for prediction in predictions]
-        return has_collapsed(map(frozenset, labels_of(examples)), answers)
-
     def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
         labels, answers = self._pair_marks(examples, predictions)
         return lambda chosen: set_metrics(labels[chosen], answers[chosen], self.labels)[self.main_metric]
@@ -179,7 +175,16 @@ class MultiLabel(MultiLabelSettings, Task):
         marks[list(rows), number_labels(names, places, self.labels)] = True
         return marks
 
-    def _read_names(self, place: str, values: list) -> tuple[str, ...]:
+    def _read_labels(self, place: str, values: list) -> tuple[str, ...]:
+        if self.label_columns:
+            marks = [MARKS.get(value.strip().lower()) if isinstance(value, str) else None for value in values]
+            for column, mark, value in zip(self.label_columns, marks, values, strict=True):
+                if mark is None:
+                    raise ValueError(
+                        f"{place}: column {column!r} must hold 0 or 1. Received: {abridge([repr(value)])}. Correct the "
+                        "row."
+                    )
+            return tuple(column for column, mark in zip(self.label_columns, marks, strict=True) if mark)
         value = values[0]
         if isinstance(value, str):
             names = value.split(self.separator) if value.strip() else []
@@ -193,12 +198,3 @@ class MultiLabel(MultiLabelSettings, Task):
         for name in names:
             require_text(place, self.label, name)
         return tuple(names)
-
-    def _read_marks(self, place: str, values: list) -> tuple[str, ...]:
-        marks = [MARKS.get(value.strip().lower()) if isinstance(value, str) else None for value in values]
-        for column, mark, value in zip(self.label_columns, marks, values, strict=True):
-            if mark is None:
-                raise ValueError(
-                    f"{place}: column {column!r} must hold 0 or 1. Received: {abridge([repr(value)])}. Correct the row."
-                )
-        return tuple(column for column, mark in zip(self.label_columns, marks, strict=True) if mark)

@@ -1,1 +1,0 @@
-"""Extractive question answering: SQuAD files, context windows and metrics."""

@@ -1,1 +1,0 @@
-"""Multiple choice: one of several texts."""

@@ -1,1 +1,0 @@
-"""Tasks on texts or text pairs: classification, multi-label classification and regression."""

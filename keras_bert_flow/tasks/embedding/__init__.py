@@ -1,1 +1,0 @@
-"""Sentence embedding: vectors of texts, learnt from text pairs."""

@@ -1,1 +1,0 @@
-"""Token classification: CoNLL files, tagging schemes, windows, and span metrics."""
