@@ -7,7 +7,6 @@ import numpy as np
 
 from keras_bert_flow.tasks.answering.question_answering import QuestionAnswering, find_gold
 from keras_bert_flow.tasks.answering.squad import ContextQuestion
-from keras_bert_flow.text.tokenizers.tokenizer import encode_with_offsets
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 
@@ -46,7 +45,7 @@ def _explain(
     task: QuestionAnswering, tokenizer: WordPieceTokenizer, example: ContextQuestion, sequence_length: int
 ) -> str:
     """Return why a question's right answer is not what is decoded from its labels."""
-    _, starts, ends = encode_with_offsets(tokenizer, example.context)
+    _, starts, ends = tokenizer.encode_with_offsets(example.context)
     gold = find_gold(example, starts, ends)
     if gold is None:
         return "no_piece"
