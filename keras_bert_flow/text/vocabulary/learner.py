@@ -9,8 +9,7 @@ import numpy as np
 
 from keras_bert_flow.text.rows import as_fraction, keyed_numbers
 from keras_bert_flow.text.tokenizers.normalization import is_han, is_punctuation
-from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, MAX_WORD_CHARACTERS, SPECIAL_PIECES
 
 # Candidate pieces of a vocabulary: frequent substrings of counted words, and all of their positions.
 
@@ -78,13 +77,15 @@ def find_candidates(word_counts: Mapping[str, int]) -> Candidates:
     text = "\0".join([*words, ""])
     remaining = (np.repeat(ends - 1, lengths + 1) - np.arange(len(text))).astype(np.int32)
     occurrences = np.repeat(np.array([word_counts[word] for word in words], np.float64), lengths + 1)
+    order = np.argsort(remaining, kind="stable").astype(np.int32)
+    bounds = np.searchsorted(remaining[order], np.arange(1, remaining.max(initial=0) + 2))  # without gaps
     levels, is_covered = _walk_down(text, starts, remaining, occurrences)
     counts = [level.counts for level in levels]
     numbers = np.cumsum([0, *map(len, counts)])
     everything = Candidates(
         text=text,
         starts=starts,
-        from_the_end=_group(remaining),
+        from_the_end=[order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)],
         occurrences=occurrences,
         matches=[(level.places, level.nodes + np.int32(first)) for level, first in zip(levels, numbers, strict=False)],
         counts=np.concatenate([np.zeros(0), *counts]),
@@ -92,13 +93,6 @@ def find_candidates(word_counts: Mapping[str, int]) -> Candidates:
         examples=np.concatenate([np.zeros(0, np.int64), *(level.examples for level in levels)]),
     )
     return everything.keep(~np.concatenate([np.zeros(0, bool), *is_covered]))
-
-
-def _group(remaining: np.ndarray) -> list[np.ndarray]:
-    """Return the positions by how many characters remain, without those of gaps."""
-    order = np.argsort(remaining, kind="stable").astype(np.int32)
-    bounds = np.searchsorted(remaining[order], np.arange(1, remaining.max(initial=0) + 2))
-    return [order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
 
 
 class _Level(NamedTuple):
@@ -192,12 +186,6 @@ def encode_greedily(candidates: Candidates, is_chosen: np.ndarray) -> Encoding:
 def count_tokens(candidates: Candidates, encoding: Encoding) -> float:
     """Return the number of tokens of the counted text."""
     return float(candidates.occurrences[candidates.starts] @ encoding.tokens[candidates.starts])
-
-
-def count_uses(candidates: Candidates, encoding: Encoding) -> np.ndarray:
-    """Return how often each candidate is a token of the counted text, float, (candidates,)."""
-    places = np.flatnonzero(encoding.is_reached)
-    return np.bincount(encoding.piece[places], candidates.occurrences[places], minlength=len(candidates.counts))
 
 
 def find_losses(candidates: Candidates, encoding: Encoding) -> np.ndarray:
@@ -329,7 +317,9 @@ def _choose_longer(candidates: Candidates, room: int) -> list[str]:
     """Return at most `room` candidates of two and more characters, most used first."""
     characters = int((candidates.lengths == 1).sum())
     is_chosen = _improve(candidates, _prune(candidates, characters + room))
-    uses = count_uses(candidates, encode_greedily(candidates, is_chosen))
+    encoding = encode_greedily(candidates, is_chosen)
+    places = np.flatnonzero(encoding.is_reached)
+    uses = np.bincount(encoding.piece[places], candidates.occurrences[places], minlength=len(candidates.counts))
     longer = np.flatnonzero(is_chosen & (candidates.lengths > 1))
     names = [candidates.name(int(piece)) for piece in longer]
     return [name for _, _, name in sorted(zip(-uses[longer], map(len, names), names, strict=True))]
