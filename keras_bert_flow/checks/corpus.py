@@ -30,7 +30,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import (
     count_stripped,
     count_unknown,
 )
-from keras_bert_flow.text.vocabulary.vocab_file import MAX_WORD_CHARACTERS
+from keras_bert_flow.text.vocabulary import MAX_WORD_CHARACTERS
 
 HISTOGRAMS = {
     "sentences_per_document": "sentences of a document",

@@ -26,6 +26,7 @@ from keras_bert_flow.text.corpus.inputs import (
     unpack,
 )
 from keras_bert_flow.text.corpus.parquet import list_chunks, open_table
+from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.masking import MaskingRule, count_masks
 from keras_bert_flow.text.objectives.mlm import count_sequences
 from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances, find_objective
@@ -34,7 +35,6 @@ from keras_bert_flow.text.tokenizers.files import cut_long_words, make_cutting_t
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer, count_lost, describe_lost
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
 
 # Stop reading a corpus after a number of bytes, even within a document.
 

@@ -23,7 +23,7 @@ from keras_bert_flow.text.tokenizers.files import (
 )
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary_bytes
+from keras_bert_flow.text.vocabulary import read_vocabulary_bytes
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # Tables are padded to a multiple of 8 or 64, in Megatron-LM of 128 per process; a few are a little larger for no such

@@ -9,7 +9,7 @@ from keras_bert_flow.tasks.answering.squad import Answer, ContextQuestion, read_
 from keras_bert_flow.tasks.core.texts import describe_unreachable
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles.answer_alignment import check_alignment
 from tests.oracles.answer_spans import slow_windows
 from tests.tasks.questions import TOKENIZER, ask

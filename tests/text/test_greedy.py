@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 from tokenizers.models import WordPiece
 
-from keras_bert_flow.text.vocabulary.learner import (
-    count_tokens,
-    encode_greedily,
-    find_candidates,
-    find_gains,
-    find_losses,
-)
+from keras_bert_flow.text.learner import count_tokens, encode_greedily, find_candidates, find_gains, find_losses
 
 
 def make_words(seed, distinct=True):

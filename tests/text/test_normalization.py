@@ -10,7 +10,7 @@ from keras_bert_flow.text.corpus.documents import make_document
 from keras_bert_flow.text.tokenizers import normalization
 from keras_bert_flow.text.tokenizers.normalization import HAN_RANGES, Remembered, decompose, normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles.google_tokenizer import google_words
 
 DATA = os.environ.get("KBF_TEST_DATA")

@@ -13,7 +13,7 @@ import tokenizers
 from keras_bert_flow.text.tokenizers import wordpiece as tokenizer_module
 from keras_bert_flow.text.tokenizers.normalization import MAX_REMEMBERED_CHARACTERS
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles.google_tokenizer import google_pieces
 from tests.patience import PATIENCE_SECONDS
 

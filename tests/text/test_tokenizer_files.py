@@ -15,7 +15,7 @@ from keras_bert_flow.text.tokenizers.files import (
 )
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, read_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, read_vocabulary
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzé"
 PIECES = (

@@ -41,7 +41,7 @@ from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.text.tokenizers.files import encode_fast_tokenizer, find_tokenizer_file, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer, WordRules
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_FILE, read_vocabulary, write_vocabulary
+from keras_bert_flow.text.vocabulary import CONTINUATION, VOCABULARY_FILE, read_vocabulary, write_vocabulary
 
 # The JSON files of a KerasHub preset: objects serialised by Keras.
 

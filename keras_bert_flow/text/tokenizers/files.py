@@ -25,7 +25,7 @@ from keras_bert_flow.text.tokenizers.settings import (
 )
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import PLAIN, SETTINGS, WordPieceTokenizer, WordRules
-from keras_bert_flow.text.vocabulary.vocab_file import (
+from keras_bert_flow.text.vocabulary import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
     SPECIAL_PIECES,

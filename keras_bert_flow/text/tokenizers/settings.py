@@ -16,7 +16,7 @@ from typing import Any
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.files.documents import Read, read_file, read_json_object
 from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS, AddedPiece, WordRules
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import CONTINUATION, SPECIAL_PIECES
 
 SPECIAL_MAP, ADDED_TOKENS, MANIFEST = "special_tokens_map.json", "added_tokens.json", "manifest.json"
 FAST_TOKENIZER, DECODER = "tokenizer.json", "added_tokens_decoder"

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from keras_bert_flow.by_name import load_public
-from keras_bert_flow.text.vocabulary.vocab_file import MAX_WORD_CHARACTERS
+from keras_bert_flow.text.vocabulary import MAX_WORD_CHARACTERS
 
 Offsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 

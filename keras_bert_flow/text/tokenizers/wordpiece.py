@@ -26,7 +26,7 @@ from keras_bert_flow.text.tokenizers.normalization import (
     replace_surrogates,
 )
 from keras_bert_flow.text.tokenizers.tokenizer import Offsets, Tokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import (
+from keras_bert_flow.text.vocabulary import (
     CONTINUATION,
     MAX_WORD_CHARACTERS,
     SPECIAL_PIECES,

@@ -28,7 +28,7 @@ from keras_bert_flow.tasks.formats.tables import describe_heading, describe_look
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer, count_lost, describe_lost
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 # Label words (verbalizers): the tokens of words that represent the classes of a task.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_bert_flow.text.rows import as_fraction, keyed_numbers
 from keras_bert_flow.text.tokenizers.normalization import is_han, is_punctuation
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, MAX_WORD_CHARACTERS, SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import CONTINUATION, MAX_WORD_CHARACTERS, SPECIAL_PIECES
 
 # Candidate pieces of a vocabulary: frequent substrings of counted words, and all of their positions.
 
