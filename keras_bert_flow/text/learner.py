@@ -263,7 +263,10 @@ def learn_vocabulary(
         (30, ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'])
     """
     word_counts, further_han = _keep_usable(word_counts, min_character_count, max_cjk_characters)
-    characters = _list_characters(word_counts)
+    firsts, others = {word[0] for word in word_counts}, {character for word in word_counts for character in word[1:]}
+    letters = {character for character in firsts | others if not is_han(character) and not is_punctuation(character)}
+    # Each character as it occurs, and each letter in both forms, so that other words of these are known.
+    characters = [*sorted(firsts | letters), *sorted(CONTINUATION + character for character in others | letters)]
     pieces = dict.fromkeys((*SPECIAL_PIECES, *characters))  # a dict keeps the order
     if len(pieces) > size:
         raise ValueError(
@@ -304,13 +307,6 @@ def _keep_usable(
     kept_out = left_out.union(further_han, "\0")  # NUL separates two words in `Candidates.text`
     kept = {word: count for word, count in usable.items() if kept_out.isdisjoint(word)}
     return kept, [character for character in further_han if character not in left_out]
-
-
-def _list_characters(word_counts: Mapping[str, int]) -> list[str]:
-    """Return each character as it occurs, and each letter in both forms, so that other words of these are known."""
-    firsts, others = {word[0] for word in word_counts}, {character for word in word_counts for character in word[1:]}
-    letters = {character for character in firsts | others if not is_han(character) and not is_punctuation(character)}
-    return [*sorted(firsts | letters), *sorted(CONTINUATION + character for character in others | letters)]
 
 
 def _choose_longer(candidates: Candidates, room: int) -> list[str]:
