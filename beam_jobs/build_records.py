@@ -45,7 +45,7 @@ from keras_bert_flow.text.tokenizers.files import (
     list_tokenizer_files,
     read_tokenizer_file,
 )
-from keras_bert_flow.text.tokenizers.lost_characters import describe_lost
+from keras_bert_flow.text.tokenizers.tokenizer import describe_lost
 
 
 def build_records(

@@ -39,19 +39,16 @@ from keras_bert_flow.results.publishing import Contents
 from keras_bert_flow.results.stages.keys import corpus_digests, hold_corpus
 from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_key
 from keras_bert_flow.text.corpus.lines import check_rejected, explain_lack
-from keras_bert_flow.text.tokenizers.fast_file import cut_long_words, make_cutting_tokenizer
-from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file
-from keras_bert_flow.text.tokenizers.lost_characters import count_stripped, describe_lost
-from keras_bert_flow.text.tokenizers.normalization import clean_text, is_han, normalize_text
-from keras_bert_flow.text.tokenizers.wordpiece import MAX_REMEMBERED_CHARACTERS
-from keras_bert_flow.text.vocabulary.learner import (
-    MAX_PLACES,
-    WordLimit,
-    add_histograms,
-    count_places,
-    learn_vocabulary,
+from keras_bert_flow.text.learner import MAX_PLACES, WordLimit, add_histograms, count_places, learn_vocabulary
+from keras_bert_flow.text.tokenizers.files import (
+    cut_long_words,
+    list_tokenizer_files,
+    make_cutting_tokenizer,
+    read_tokenizer_file,
 )
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_FILE, write_vocabulary
+from keras_bert_flow.text.tokenizers.normalization import MAX_REMEMBERED_CHARACTERS, clean_text, is_han, normalize_text
+from keras_bert_flow.text.tokenizers.tokenizer import count_stripped, describe_lost
+from keras_bert_flow.text.vocabulary import CONTINUATION, VOCABULARY_FILE, write_vocabulary
 
 COUNTING, CHOOSING = JobPart("counting", DOCUMENTS), JobPart("choosing pieces")
 MAX_COUNTED = 200_000  # distinct words and space-separated texts that a worker counts before it emits them, 30 MB

@@ -16,8 +16,7 @@ from keras_bert_flow.console.job_progress import DOCUMENTS, JobPart, note
 from keras_bert_flow.text.corpus.documents import ID_BYTES, make_document
 from keras_bert_flow.text.objectives.objective import Estimate, find_objective
 from keras_bert_flow.text.rows import TokenizedDocument
-from keras_bert_flow.text.tokenizers.lost_characters import count_characters, count_stripped, count_unknown
-from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer, count_characters, count_stripped, count_unknown
 
 TOKENIZING = JobPart("tokenizing", DOCUMENTS)
 # A packed document is its id, the bytes of its text and the number of its sentences, the length of each sentence, and

@@ -18,9 +18,9 @@ from pathlib import Path
 
 from keras_bert_flow.export.comparison import SENTENCES
 from keras_bert_flow.export.format import FORMATS, find_export_format
+from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
-from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
+from keras_bert_flow.text.vocabulary import write_vocabulary
 
 VOCABULARY_SIZE = 1000
 CLASSES = {"num_classes": 3, "labels": ("O", "B-X", "I-X")}

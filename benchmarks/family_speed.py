@@ -21,7 +21,7 @@ import numpy as np
 
 from benchmarks.peers.serving import endless
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.text.objectives.distillation import Distillation
+from keras_bert_flow.text.objectives.mlm import Distillation
 from keras_bert_flow.text.objectives.objective import Objective, find_objective
 
 BERT = "BERT"

@@ -28,9 +28,9 @@ from benchmarks.training_step import Timed, start_timed
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.corpus.builtin import write_builtin_task
+from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
-from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
+from keras_bert_flow.text.vocabulary import write_vocabulary
 
 THEIRS = ("pipeline", "loop")
 LABELS = ("0", "1")

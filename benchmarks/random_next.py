@@ -9,7 +9,7 @@ from pathlib import Path
 from beam_jobs.build_records import build_records
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.results.manifest import read_manifest
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
 WORDS = ("the", "of", "and", "in", "to", "was", "is", "for")
 

@@ -21,7 +21,7 @@ from memory import children_seconds  # the script beside this one
 
 from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
-from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
+from keras_bert_flow.text.vocabulary import read_vocabulary
 
 PUBLISHED = 2_400  # instances per second of google-research/bert's create_pretraining_data.py, once seen, one process
 HEADER = (

@@ -18,9 +18,9 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
 from beam_jobs.build_vocabulary import build_vocabulary, count_words
 from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
+from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, read_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, read_vocabulary
 
 LETTERS = "etaoinshrdlcumwfgypbvkjxqz"
 

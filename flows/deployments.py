@@ -29,7 +29,8 @@ from keras_bert_flow.checks.run import check_run
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.machine import share_cores
 from keras_bert_flow.config.pipeline import Cell, list_cells
-from keras_bert_flow.evaluation.tables import runs_markdown
+from keras_bert_flow.console.terminal import as_markdown
+from keras_bert_flow.evaluation.tables import RUNS_NOTE, tabulate_runs
 from keras_bert_flow.files.paths import find_address, name_path
 from keras_bert_flow.results.artifacts import write_atomically
 from keras_bert_flow.stores.fetching import fetch
@@ -63,7 +64,8 @@ def bert_matrix(config_path: str = DEFAULT_CONFIG, overrides: tuple[str, ...] = 
                 check_run(one)
         log.info("matrix: %s runs, %s at a time", len(cells), config.matrix.at_once)
         made, failed = _run_all(cells, config_path, tuple(overrides), config.matrix.at_once)
-        text = runs_markdown({label: fetch(page.parent) for label, page in made.items()}) if made else ""
+        folders = {label: fetch(page.parent) for label, page in made.items()}
+        text = f"{as_markdown(tabulate_runs(folders))}\n\n{RUNS_NOTE}" if folders else ""
     text += "".join(f"\n\n{label}: failed. {why}" for label, why in failed.items())
     create_markdown_artifact(text, key="matrix", description=f"{len(made)} of {len(cells)} runs")
     place = (Path.cwd() if find_address(config.runs) else Path(config.runs)) / TABLE

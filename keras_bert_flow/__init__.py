@@ -40,7 +40,7 @@ _HOMES = {
     "from_keras_hub": "conversion.keras_hub_models",
     "find_model": "results.choosing",
     "finetune": "training.finetuning.finetune",
-    "learn_vocabulary": "text.vocabulary.learner",
+    "learn_vocabulary": "text.learner",
     "load": "prediction.load",
     "load_config": "config.loading",
     "load_task_model": "conversion.model_directory",

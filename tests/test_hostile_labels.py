@@ -15,7 +15,7 @@ import yaml
 from keras_bert_flow.conversion.model_card import Card, write_card
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.evaluation.evaluate import PACKAGES
-from keras_bert_flow.evaluation.summary import align, unreachable_markdown
+from keras_bert_flow.evaluation.summary import align, remarks_markdown
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.results.manifest import write_manifest
 from tests.console.test_markdown import PARSER, read_table, shown, text_of
@@ -180,6 +180,6 @@ def test_model_card_holds_what_a_run_says_as_text():
 def test_plain_tables_have_a_line_for_each_row():
     assert align([["name", "x"], [HOSTILE[-1], HOSTILE[0]]]).count("\n") == 1
     found = {name: {"answers": {"total": 2, "cut": 1}} for name in ("a", "extra_dev._x_", "c")}
-    tokens = PARSER.parse(unreachable_markdown({"unreachable": found}))
+    tokens = PARSER.parse(*remarks_markdown({"unreachable": found}))
     lines = [text_of(token) for token in tokens if token.type == "inline"]
     assert len(lines) == 4 and lines[2].startswith("extra_dev._x_: 1 of 2 answers")

@@ -19,7 +19,8 @@ from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.conversion.sentence_files import read_max_tokens, read_sentence_files, write_sentence_files
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.pretraining_records import PretrainingRecords, show_examples
-from keras_bert_flow.evaluation.tables import grid_text, read_grid
+from keras_bert_flow.evaluation.summary import align
+from keras_bert_flow.evaluation.tables import grid_rows, read_grid
 from keras_bert_flow.prediction.load import find_task
 from keras_bert_flow.prediction.search import open_index
 from keras_bert_flow.results.manifest import MANIFEST, write_manifest
@@ -169,7 +170,7 @@ def run_files(folder):
     point |= {"score": {"mean": 0.5, "standard_deviation": 0.1, "count": 2}, "runs": [], "seconds": 2.5}
     grid = {"kind": "classification", "main_metric": "accuracy", "chosen": "p", "points": [point]}
     (folder / "grid.json").write_text(json.dumps(grid))
-    return lambda: (read_log(folder), grid_text(read_grid(folder)))
+    return lambda: (read_log(folder), align(grid_rows(read_grid(folder))))
 
 
 @every_count

@@ -17,7 +17,7 @@ from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.results.choosing import choose, find_related, remove_results
 from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.results.publishing import find_needs
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrain import pretrain

@@ -21,16 +21,16 @@ from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.text.corpus.documents import ReadingRule, make_document, read_documents
 from keras_bert_flow.text.corpus.inputs import find_inputs
 from keras_bert_flow.text.corpus.lines import advise, describe_rejected, rejected_bytes, rejected_share
-from keras_bert_flow.text.tokenizers.lost_characters import (
+from keras_bert_flow.text.tokenizers.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.tokenizer import (
     LOST,
+    Tokenizer,
     advise_unknown,
     count_characters,
     count_stripped,
     count_unknown,
 )
-from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
-from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
+from keras_bert_flow.text.vocabulary import MAX_WORD_CHARACTERS
 
 HISTOGRAMS = {
     "sentences_per_document": "sentences of a document",
@@ -52,7 +52,7 @@ class CorpusCounts:
         self._tokenizer = tokenizer
         self._strips = tokenizer.strips_accents if tokenizer else not cased
         self.totals: Counter = Counter()
-        self.lost: Counter = Counter()  # see `lost_characters`; without a tokenizer, what no vocabulary can encode
+        self.lost: Counter = Counter()  # see `tokenizer.LOST`; without a tokenizer, what no vocabulary can encode
         self.sentences, self.words = Lengths(), Lengths()  # per document, per sentence
         self.lines, self.documents = Repeats(), Repeats()
         self.longest_line_bytes = 0

@@ -13,7 +13,7 @@ from keras_bert_flow.results.manifest import MANIFEST, read_manifest
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.text.tokenizers.files import find_case, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER, Said, read_said
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, VOCABULARY_FILE, read_vocabulary
 
 _LOOKED_AT_BYTES = 65536  # the special pieces of every published vocabulary are in the first thousand
 _KINDS = "a corpus, a vocabulary or a folder of records"

@@ -17,7 +17,7 @@ from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.models.sizes import count_flops, resolve_shape
 from keras_bert_flow.tasks.formats.rows import read_objects
 from keras_bert_flow.text.corpus.documents import split_sentences
-from keras_bert_flow.text.tokenizers.lost_characters import TOLD_SHARE, lost_share
+from keras_bert_flow.text.tokenizers.tokenizer import TOLD_SHARE, lost_share
 
 JSON_SUFFIXES = (".jsonl", ".jsonl.gz")
 SENTENCES_OF_A_PARAGRAPH = 1.3  # minimum mean number of sentences per line for lines to be paragraphs

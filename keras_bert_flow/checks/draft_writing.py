@@ -22,7 +22,7 @@ from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.terminal import escape_controls
 from keras_bert_flow.files.paths import name_argument
-from keras_bert_flow.text.tokenizers.lost_characters import describe_lost, lost_share
+from keras_bert_flow.text.tokenizers.tokenizer import describe_lost, lost_share
 
 WIDTH = 100
 KINDS = "another kind of task: `kbf configs list`, tasks/"

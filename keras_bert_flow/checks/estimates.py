@@ -26,17 +26,15 @@ from keras_bert_flow.text.corpus.inputs import (
     unpack,
 )
 from keras_bert_flow.text.corpus.parquet import list_chunks, open_table
+from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.masking import MaskingRule, count_masks
 from keras_bert_flow.text.objectives.mlm import count_sequences
 from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances, find_objective
 from keras_bert_flow.text.rows import TokenizedDocument
-from keras_bert_flow.text.tokenizers.fast_file import cut_long_words, make_cutting_tokenizer
-from keras_bert_flow.text.tokenizers.files import read_pieces, read_tokenizer_file
-from keras_bert_flow.text.tokenizers.lost_characters import count_lost, describe_lost
+from keras_bert_flow.text.tokenizers.files import cut_long_words, make_cutting_tokenizer, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer, count_lost, describe_lost
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
 
 # Stop reading a corpus after a number of bytes, even within a document.
 
@@ -159,7 +157,7 @@ class CorpusEstimate:
         tokenized: the same documents as token ids.
         tokens: estimated number of tokens in the whole corpus.
         basis: description of what the numbers are derived from.
-        lost: counters of the characters of the sample that the tokenizer loses; see `lost_characters`.
+        lost: counters of the characters of the sample that the tokenizer loses; see `tokenizer.LOST`.
     """
 
     sample: CorpusSample
@@ -302,7 +300,7 @@ def _estimate_time(operations: float, peak_flops: float | None) -> str:
 def count_pieces(config: PipelineConfig) -> int:
     """Return the size of the vocabulary that a configuration gives or learns."""
     file = config.vocabulary.file
-    return len(read_pieces(file)) if file else config.vocabulary.size
+    return read_tokenizer_file(file).vocabulary_size if file else config.vocabulary.size
 
 
 def find_batch_widths(config: PipelineConfig) -> tuple[int, int]:

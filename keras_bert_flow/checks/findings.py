@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_bert_flow.console.terminal import JOINERS, escape_controls
-from keras_bert_flow.text.tokenizers.lost_characters import CASED, advise_unknown, lost_share
+from keras_bert_flow.text.tokenizers.tokenizer import CASED, advise_unknown, lost_share
 
 Verdict = Literal["ok", "warning", "error"]
 VERDICTS: tuple[Verdict, ...] = ("ok", "warning", "error")  # from good to bad
@@ -81,7 +81,7 @@ def percent(value: float) -> str:
 
 
 def judge_lost(counters: Mapping[str, Any]) -> list[Finding]:
-    """Judge the characters that a tokenizer loses, by the counters of `text.tokenizers.lost_characters`."""
+    """Judge the characters that a tokenizer loses, by the counters of `text.tokenizers.tokenizer.LOST`."""
     findings = []
     for what, name, remedy, does in (
         ("unknown characters", "unknown_characters", advise_unknown(counters), "become [UNK]"),

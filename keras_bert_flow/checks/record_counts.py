@@ -29,8 +29,8 @@ from keras_bert_flow.text.objectives.objective import (
     find_objective,
     mistaken_share,
 )
-from keras_bert_flow.text.tokenizers.lost_characters import LEARN, advise_unknown
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.tokenizers.tokenizer import LEARN, advise_unknown
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 # Expected layout of the records of a folder, from its manifest and its vocabulary.
 

@@ -13,7 +13,7 @@ from keras_bert_flow.records.tfrecord import RECORD_SUFFIX, TFRecordFile, find_e
 from keras_bert_flow.results.artifacts import file_digest
 from keras_bert_flow.results.manifest import FileSummary, Manifest, read_manifest
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 SAMPLE = 100_000
 HISTOGRAMS = {"tokens_per_record": "tokens of a record"}

@@ -44,7 +44,7 @@ from keras_bert_flow.text.objectives.objective import check_joining, find_object
 from keras_bert_flow.text.rows import held_out_choice
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, list_tokenizer_files, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from keras_bert_flow.training.finetuning.task_data import (
     TaskData,
     TaskFiles,

@@ -8,10 +8,9 @@ from typing import Any
 
 from keras_bert_flow.checks.findings import Diagnosis, Finding, grade, judge, percent, share
 from keras_bert_flow.text.corpus.lines import suggest_conversion
-from keras_bert_flow.text.tokenizers.added import WordRules
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS, PLAIN
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, read_vocabulary_bytes
+from keras_bert_flow.text.tokenizers.wordpiece import PLAIN, WordRules
+from keras_bert_flow.text.vocabulary import CONTINUATION, MAX_WORD_CHARACTERS, SPECIAL_PIECES, read_vocabulary_bytes
 
 HISTOGRAMS = {"characters_per_piece": "characters of a piece, ## aside"}
 CASED_SHARE = 0.01  # of pieces with capitals or accents: a vocabulary with more is taken to be cased

@@ -131,14 +131,15 @@ def finetune(
             settings = with_grid(settings)
         with working(f"Fine-tuning on {settings.task.name}: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
-            from keras_bert_flow.evaluation.tables import grid_text, read_grid
+            from keras_bert_flow.evaluation.summary import align
+            from keras_bert_flow.evaluation.tables import grid_rows, read_grid
             from keras_bert_flow.training.finetuning.finetune import finetune as run
 
         keep_freed_memory()
         with training_progress() as report:
             run(settings, model, place, report, data=data)
         if table := read_grid(place):
-            show(grid_text(table), keep="\n")
+            show(align(grid_rows(table)), keep="\n")
         finetuned = find_finetuned(place)
     show(name_path(output))
     if finetuned:
@@ -233,14 +234,15 @@ def _check_scored(
 def _print_pairs(model: Path, path: Path, limit: int | None, as_json: bool) -> None:
     encoded = read_pairs(model, path, limit)
     from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs
-    from keras_bert_flow.evaluation.tables import pairs_text
+    from keras_bert_flow.evaluation.summary import align
+    from keras_bert_flow.evaluation.tables import pairs_rows
 
     with counting_progress(count_masked_copies(encoded), "Sentences with a mask") as advance:
         results = evaluate_minimal_pairs(model, path, limit, advance=advance, encoded=encoded)
     if as_json:
         show_json(dumps(results, indent=1))
     else:
-        show(pairs_text(results), keep="\n")
+        show(align(pairs_rows(results)), keep="\n")
 
 
 def _say_finetuning(

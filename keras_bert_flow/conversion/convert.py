@@ -26,11 +26,10 @@ from keras_bert_flow.conversion.tables.table import FamilyTable, find_table_of
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, OUTPUT_BIASES
 from keras_bert_flow.results.artifacts import publishing
-from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.files import read_word_piece
+from keras_bert_flow.text.tokenizers.files import encode_fast_tokenizer, read_word_piece
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES, VOCABULARY_FILE
+from keras_bert_flow.text.vocabulary import CONTINUATION, SPECIAL_PIECES, VOCABULARY_FILE
 
 # Change the GELUs or the masked-LM epsilon of a trained model, keeping its weights, without Keras.
 

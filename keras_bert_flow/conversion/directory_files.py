@@ -15,11 +15,15 @@ from keras_bert_flow.files.documents import read_json as read_document
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, CLS, TEXT_POOLINGS
-from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file, read_word_piece
+from keras_bert_flow.text.tokenizers.files import (
+    encode_fast_tokenizer,
+    list_tokenizer_files,
+    read_tokenizer_file,
+    read_word_piece,
+)
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary_bytes
+from keras_bert_flow.text.vocabulary import read_vocabulary_bytes
 
 TOKENIZER_CONFIG = "tokenizer_config.json"
 # Tables are padded to a multiple of 8 or 64, in Megatron-LM of 128 per process; a few are a little larger for no such

@@ -5,7 +5,7 @@ import math
 import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
@@ -18,7 +18,6 @@ from keras_bert_flow.evaluation.summary import (
     main_metric,
     name_models,
     name_variation,
-    shown_metrics,
     tells_little,
 )
 
@@ -53,10 +52,7 @@ def draw_figure(draw: Callable[[Any], None], inches: tuple[float, float], salt: 
         axes.spines[["top", "right"]].set_visible(False)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True)
-    return _inline(file.getvalue(), salt, alternative)
-
-
-def _inline(svg: str, salt: str, alternative: str) -> str:
+    svg = file.getvalue()
     svg = svg[svg.index("<svg") :]  # without the XML and DOCTYPE lines, which HTML does not allow
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)  # the date, and addresses on the web
     svg = re.sub(r' xmlns(:xlink)?="[^"]*"', "", svg).replace("xlink:href", "href")
@@ -117,11 +113,11 @@ def log_panels(curves: Mapping[str, Sequence[Mapping[str, Any]]], score: str | N
                 for field in fields
             ]
             title = "Pre-training" if name == "pretraining" else name
-            panels.append(Panel(title, tuple(filter(_has_points, series))))
-    panels.append(Panel("Fine-tuning", tuple(filter(_has_points, runs))))
-    label = f"dev {score}".replace("_", " ")
-    panels.append(Panel("Fine-tuning, by epoch", tuple(filter(_has_points, scores)), y_label=label))
-    return [panel for panel in panels if panel.series]
+            panels.append(Panel(title, tuple(series)))
+    panels.append(Panel("Fine-tuning", tuple(runs)))
+    panels.append(Panel("Fine-tuning, by epoch", tuple(scores), y_label=f"dev {score}".replace("_", " ")))
+    shown = [replace(panel, series=tuple(line for line in panel.series if line.steps)) for panel in panels]
+    return [panel for panel in shown if panel.series]
 
 
 def draw_panel(panel: Panel, salt: str) -> str:
@@ -145,7 +141,9 @@ def draw_panel(panel: Panel, salt: str) -> str:
         axes.grid(color=INK, alpha=0.12, linewidth=0.6)
         axes.legend(frameon=False)
 
-    return draw_figure(draw, FIGURE_INCHES, salt, _describe_lines(panel))
+    ends = (f"{series.label} from {series.values[0]:.4g} to {series.values[-1]:.4g}" for series in panel.series)
+    alternative = f"{panel.title}, {panel.y_label} over {panel.x_label}: {'; '.join(ends)}."
+    return draw_figure(draw, FIGURE_INCHES, salt, alternative)
 
 
 def describe_panel(panel: Panel) -> str:
@@ -165,47 +163,34 @@ def last_values(panels: Sequence[Panel]) -> list[list[str]]:
     ]
 
 
-def _describe_lines(panel: Panel) -> str:
-    """Return the text alternative of a figure: where each line begins and ends."""
-    ends = (f"{series.label} from {series.values[0]:.4g} to {series.values[-1]:.4g}" for series in panel.series)
-    return f"{panel.title}, {panel.y_label} over {panel.x_label}: {'; '.join(ends)}."
-
-
 def _make_series(lines: Sequence[Mapping[str, Any]], field: str, label: str, group: str) -> Series:
-    points = [(line["step"], line[field]) for line in lines if line.get(field) is not None]
-    if not field.startswith(MEASURED):
-        points = _even_out(lines, field)
-    stride = math.ceil(len(points) / MAX_POINTS) or 1
-    points = points[::-1][::stride][::-1]  # counted from the end, to keep the last
-    return Series(label, group, tuple(step for step, _ in points), tuple(value for _, value in points))
+    """Return a field of the log as a line: as measured, or means over intervals of about the same length.
 
-
-def _even_out(lines: Sequence[Mapping[str, Any]], field: str) -> list[tuple[float, float]]:
-    """Return (last step, mean) of intervals of about the same length.
-
-    A line is the mean over the steps since the line before. An evaluation between two borders of the log splits their
+    A mean is over the steps since the line of the log before. An evaluation between two borders of the log splits their
     interval into short ones, whose means scatter more, down to that of a single batch: a spike at each epoch. Short
     intervals are joined until they are as long as the longest, which restores the borders of the log.
     """
-    intervals, before = [], 0
-    for line in lines:
-        steps, before = line["step"] - before, line["step"]
-        if steps > 0 and line.get(field) is not None:
-            intervals.append((line["step"], steps, line[field]))
-    longest = max((steps for _, steps, _ in intervals), default=0)
-    joined: list[tuple[float, float, float]] = []  # last step, steps, sum
-    for step, steps, value in intervals:
-        is_last_short = step == intervals[-1][0] and 2 * steps <= longest
-        if joined and (joined[-1][1] < longest or is_last_short):
-            _, earlier, total = joined.pop()
-            joined.append((step, earlier + steps, total + steps * value))
-        else:
-            joined.append((step, steps, steps * value))
-    return [(step, total / steps) for step, steps, total in joined]
-
-
-def _has_points(series: Series) -> bool:
-    return bool(series.steps)
+    if field.startswith(MEASURED):
+        points = [(line["step"], line[field]) for line in lines if line.get(field) is not None]
+    else:
+        intervals, before = [], 0
+        for line in lines:
+            steps, before = line["step"] - before, line["step"]
+            if steps > 0 and line.get(field) is not None:
+                intervals.append((line["step"], steps, line[field]))
+        longest = max((steps for _, steps, _ in intervals), default=0)
+        joined: list[tuple[float, float, float]] = []  # last step, steps, sum
+        for step, steps, value in intervals:
+            is_last_short = step == intervals[-1][0] and 2 * steps <= longest
+            if joined and (joined[-1][1] < longest or is_last_short):
+                _, earlier, total = joined.pop()
+                joined.append((step, earlier + steps, total + steps * value))
+            else:
+                joined.append((step, steps, steps * value))
+        points = [(step, total / steps) for step, steps, total in joined]
+    stride = math.ceil(len(points) / MAX_POINTS) or 1
+    points = points[::-1][::stride][::-1]  # counted from the end, to keep the last
+    return Series(label, group, tuple(step for step, _ in points), tuple(value for _, value in points))
 
 
 def _draw_lines(axes: Any, panel: Panel) -> None:
@@ -243,12 +228,16 @@ class _Bar:
 
 def describe_bars(results: Mapping[str, Any]) -> list[str]:
     """Return the figure; empty without matplotlib, whose absence leaves the table of the same numbers."""
-    heading = shown_metrics(results)[main_metric(results)]
+    _, heading = main_metric(results)
     bars = _list_bars(results, heading)
     have_interval = any(bar.error for bar in bars)
     interval = f" The lines are ± {ERRORS} standard errors over {name_variation(results)}." * have_interval
     caption = f"Mean {heading.removesuffix(SHARE)} of each model.{interval}"
-    alternative = f"{caption} {'; '.join(f'{bar.name}: {_write_interval(bar, heading)}' for bar in bars)}."
+    factor, described = 100 if heading.endswith(SHARE) else 1, []
+    for bar in bars:
+        ends = (format_metric((bar.value + side * bar.error) / factor, heading) for side in (-1, 1))
+        described.append(f"{bar.name}: {bar.text}" + (f" ({' to '.join(ends)})" if bar.error else ""))
+    alternative = f"{caption} {'; '.join(described)}."
     height = AXIS_INCHES + BAR_INCHES * len(bars)
 
     def draw(axes: Any) -> None:
@@ -281,7 +270,7 @@ def describe_bars(results: Mapping[str, Any]) -> list[str]:
 
 
 def _list_bars(results: Mapping[str, Any], heading: str) -> list[_Bar]:
-    factor, metric = 100 if heading.endswith(SHARE) else 1, main_metric(results)
+    factor, (metric, _) = 100 if heading.endswith(SHARE) else 1, main_metric(results)
     errors = {} if tells_little(results) else results.get("standard_errors", {})  # an earlier version has none
     bars = []
     for model, name in name_models(results).items():
@@ -290,9 +279,3 @@ def _list_bars(results: Mapping[str, Any], heading: str) -> list[_Bar]:
         name = escape_controls(name, JOINERS)
         bars.append(_Bar(name, factor * mean, error, format_metric(mean, heading), model == "pretrained"))
     return bars
-
-
-def _write_interval(bar: _Bar, heading: str) -> str:
-    factor = 100 if heading.endswith(SHARE) else 1
-    ends = (format_metric((bar.value + side * bar.error) / factor, heading) for side in (-1, 1))
-    return bar.text + (f" ({' to '.join(ends)})" if bar.error else "")

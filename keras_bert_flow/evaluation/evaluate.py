@@ -13,7 +13,7 @@ from keras_bert_flow.config.finetuning import kind_of
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.precision import resolve_precision
 from keras_bert_flow.console.job_progress import JobPart, expect, note, plan_parts
-from keras_bert_flow.console.terminal import escape_markdown
+from keras_bert_flow.console.terminal import as_markdown, escape_markdown
 from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs
 from keras_bert_flow.evaluation.page import gather_costs
 from keras_bert_flow.evaluation.questions import (
@@ -39,20 +39,22 @@ from keras_bert_flow.evaluation.summary import (
     credit_sentence,
     extra_results,
     improving_sentence,
-    results_markdown,
+    remarks_markdown,
+    result_rows,
     spread_sentence,
-    texts_markdown,
-    unreachable_markdown,
     verdict,
 )
 from keras_bert_flow.evaluation.tables import (
+    COARSE,
+    CURVE_NOTE,
     GRID_FILE,
+    NOTE,
     RANDOM_GRID_FILE,
     build_label_curve,
-    curve_markdown,
-    grid_markdown,
+    curve_rows,
+    grid_rows,
     other_seconds,
-    pairs_markdown,
+    pairs_rows,
     read_grid,
 )
 from keras_bert_flow.files.documents import read_json_object
@@ -67,47 +69,13 @@ from keras_bert_flow.results.stages.distillation import DISTILLATION
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_inputs, evaluation_key
 from keras_bert_flow.results.stages.pretraining import PRETRAINING
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
-from keras_bert_flow.tasks.core.task import Features, Prediction, Task
+from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.registry import KINDS
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables, read_task_files, read_unreachable
 from keras_bert_flow.training.finetuning.trained_part import COSTS
 from keras_bert_flow.training.loop.logs import read_log
 
-# Usage section of a report: commands to copy, to use its model and to repeat the run.
-
 ONE_TEXT, IN_FILES = '"a text"', "--input QUESTIONS --output answers.jsonl"  # arguments of `kbf predict`
-
-
-def write_commands(model: Path, kind: str, backend: str) -> str:
-    """Return shell commands.
-
-    Args:
-        model: the fine-tuned model directory to use.
-        kind: kind of its task.
-        backend: backend of the run.
-    """
-    folder = shlex.quote(str(model))
-    question = IN_FILES if KINDS.find(kind).is_asked_in_files else ONE_TEXT
-    lines = [
-        ("this run once more, with the configuration below", f"kbf run mine.yaml --backend {backend}"),
-        ("ask the model", f"kbf predict --model {folder} {question}"),
-        ("measure it on another table", f"kbf evaluate --config mine.yaml --set task.dev=OTHER --model {folder}"),
-        ("for onnxruntime, TensorFlow Serving or phones", f"kbf export {folder} served --format onnx"),
-        ("for KerasHub, or google-research/bert", f"kbf convert {folder} converted --format kerashub"),
-    ]
-    return "\n\n".join(f"# {what}\n{command}" for what, command in lines)
-
-
-def write_python(model: Path) -> str:
-    """Return Python code that loads the model, a directory in Hugging Face's layout."""
-    folder = repr(str(model))
-    return f"""import keras_bert_flow
-keras_bert_flow.load({folder}).predict(["a text"])  # on TensorFlow, JAX or PyTorch
-
-import transformers  # which class it is, README.md of the folder says
-transformers.AutoTokenizer.from_pretrained({folder})"""
-
-
 SEQUENCES = "sequences"
 SCORING_PAIRS, ASKING = JobPart("scoring minimal pairs", "masked sentences"), JobPart("asking the models", SEQUENCES)
 FITTING_WORDS, WRITING = JobPart("fitting the word baseline"), JobPart("writing")
@@ -200,8 +168,8 @@ def write_evaluation(
         figures = [read_json_object(phase / "metrics.json") for phase in phases]
         results = build_results(config.task.name, task, training, dev, runs, figures[-1])
         for name, examples in extra.items():
-            models = score_models(task, training, examples, predicted[name])
-            results.setdefault("extra_dev", {})[name] = {"examples": len(examples), "models": models}
+            scored = score_models(task, training, examples, predicted[name])
+            results.setdefault("extra_dev", {})[name] = {"examples": len(examples), "models": scored}
         if words is not None:
             results["tfidf"] = words.settings
         titles = _name_phases(phases)
@@ -211,7 +179,8 @@ def write_evaluation(
             results["grid"] = grid
         if grid := read_grid(finetuned, RANDOM_GRID_FILE):
             results["grid_random"] = grid
-        if calibration := _read_calibration(finetuned):
+        calibrated = {start: [run.calibration for run in group if run.calibration] for start, group in runs.items()}
+        if calibration := {start: found for start, found in calibrated.items() if found}:
             results["calibration"] = calibration
         if unreachable := read_unreachable(finetuned):
             results["unreachable"] = unreachable
@@ -225,6 +194,8 @@ def write_evaluation(
         results |= pairs
         (work / "metrics.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
         (work / "report.md").write_text(_write_tables(results), encoding="utf-8")
+        models = finetuned.glob(f"{PRETRAINED}/seed-*/model")
+        first = min(models, key=lambda model: int(model.parent.name.removeprefix("seed-")))
         report = Report(
             title=config.name,
             results=results,
@@ -236,7 +207,7 @@ def write_evaluation(
             stages=_gather_stages(records, phases, finetuned, figures, runs),
             config=config.model_dump(mode="json"),
             versions=_list_versions(),
-            usage=_describe_usage(config, finetuned),
+            usage=describe_usage(first, kind_of(config.task), config.backend),
             errors=worst_errors(task, dev, runs[PRETRAINED][0].predictions),
         )
         write_report(work / "report.html", report)
@@ -244,6 +215,32 @@ def write_evaluation(
 
     inputs = inputs | (files.inputs if files else NOTHING_HELD)
     return publish(output, EVALUATION.name, key, build, inputs=inputs, revision=EVALUATION.revision)
+
+
+def describe_usage(model: Path, kind: str, backend: str) -> list[str]:
+    """Return shell commands and Python code, one block each.
+
+    Args:
+        model: the fine-tuned model directory to use.
+        kind: kind of its task.
+        backend: backend of the run.
+    """
+    folder = shlex.quote(str(model))
+    question = IN_FILES if KINDS.find(kind).is_asked_in_files else ONE_TEXT
+    lines = [
+        ("this run once more, with the configuration below", f"kbf run mine.yaml --backend {backend}"),
+        ("ask the model", f"kbf predict --model {folder} {question}"),
+        ("measure it on another table", f"kbf evaluate --config mine.yaml --set task.dev=OTHER --model {folder}"),
+        ("for onnxruntime, TensorFlow Serving or phones", f"kbf export {folder} served --format onnx"),
+        ("for KerasHub, or google-research/bert", f"kbf convert {folder} converted --format kerashub"),
+    ]
+    commands = "\n\n".join(f"# {what}\n{command}" for what, command in lines)
+    python = f"""import keras_bert_flow
+keras_bert_flow.load({str(model)!r}).predict(["a text"])  # on TensorFlow, JAX or PyTorch
+
+import transformers  # which class it is, README.md of the folder says
+transformers.AutoTokenizer.from_pretrained({str(model)!r})"""
+    return [commands, python]
 
 
 def _predict_runs(
@@ -257,35 +254,27 @@ def _predict_runs(
     predicted: dict[str, dict[str, list[RunPredictions]]] = {name: {} for name in dev_sets}
     predictor = None
     for run_file in run_files:
-        run = read_json_object(run_file)
+        run, model = read_json_object(run_file), run_file.parent / "model"
         if predictor is None:
-            predictor = Predictor(run_file.parent / "model")
-            require_kind(task, predictor.task, run_file.parent / "model")
+            predictor = Predictor(model)
+            require_kind(task, predictor.task, model)
             encoded = {name: predictor.encode(examples) for name, examples in dev_sets.items()}
             expect(SEQUENCES, len(run_files) * sum(map(len, encoded.values())))
         else:
-            predictor.take_weights(run_file.parent / "model")
+            predictor.take_weights(model)
         scores = tuple(line[field] for line in read_log(run_file.parent) if field in line)
-        costs = {name: run[name] for name in COSTS if name in run}
+        costs, calibration = {name: run[name] for name in COSTS if name in run}, run.get("calibration")
         for name, examples in dev_sets.items():
-            predictions = _ask(predictor, run_file.parent / "model", encoded[name], examples)
-            found = RunPredictions(
-                run["seed"], predictions, run["seconds"], scores if name == DEV else (), costs if name == DEV else {}
-            )
+            try:
+                predictions = predictor.answer_encoded(encoded[name], examples, follow=_count)
+            except ValueError as error:
+                raise ValueError(f"{model}: {error}") from None
+            of_dev = (scores, costs, calibration) if name == DEV else ()
+            found = RunPredictions(run["seed"], predictions, run["seconds"], *of_dev)
             predicted[name].setdefault(run["start"], []).append(found)
             file = f"{run['start']}-seed-{run['seed']}{_ending(name)}"
             write_predictions(folder, file, task, examples, predictions)
     return predicted
-
-
-def _read_calibration(finetuned: Path) -> dict[str, list[dict[str, float]]]:
-    """Return start → the calibration of each of its runs; empty if there was none."""
-    found: dict[str, list[dict[str, float]]] = {}
-    for run_file in sorted(finetuned.glob("*/seed-*/run.json")):
-        run = read_json_object(run_file)
-        if "calibration" in run:
-            found.setdefault(run["start"], []).append(run["calibration"])
-    return found
 
 
 def list_shortened(finetuned: Path, phases: Sequence[Path] = ()) -> list[str]:
@@ -325,13 +314,6 @@ def _score_minimal_pairs(config: PipelineConfig, pretrained: Path) -> dict[str, 
     return {"minimal_pairs": evaluate_minimal_pairs(model, path, limit, advance=scored, encoded=encoded)}
 
 
-def _ask(predictor: Predictor, model: Path, features: Features, examples: Sequence[Any]) -> list[Prediction]:
-    try:
-        return predictor.answer_encoded(features, examples, follow=_count)
-    except ValueError as error:
-        raise ValueError(f"{model}: {error}") from None
-
-
 def _count(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
     """Yield batches of (rows, width), and report each when it has been predicted."""
     for rows, width in batches:
@@ -340,21 +322,20 @@ def _count(batches: Iterable[tuple[Any, int]]) -> Iterator[tuple[Any, int]]:
 
 
 def _write_tables(results: Mapping[str, Any]) -> str:
-    tables = [f"**{escape_markdown(verdict(results))}**", results_markdown(results)]
+    tables = [f"**{escape_markdown(verdict(results))}**", as_markdown(result_rows(results))]
     sentences = (spread_sentence, collapse_sentence, credit_sentence, improving_sentence, calibration_sentence)
     tables += filter(None, [sentence(results) for sentence in sentences])
-    tables += [
-        f"On {escape_markdown(name)}:\n\n{results_markdown(other)}" for name, other in extra_results(results).items()
-    ]
-    tables += [curve_markdown(results["label_curve"])] if "label_curve" in results else []
-    tables += [grid_markdown(results["grid"])] if "grid" in results else []
-    tables += [f"From random weights:\n\n{grid_markdown(results['grid_random'])}"] if "grid_random" in results else []
-    tables += [unreachable_markdown(results)] if "unreachable" in results else []
-    tables += [
-        "On the tables:\n\n" + "\n".join(f"- {escape_markdown(remark)}" for remark in results.get("remarks", ()))
-    ] * ("remarks" in results)
-    tables += texts_markdown(results)
-    tables += [pairs_markdown(results["minimal_pairs"])] if "minimal_pairs" in results else []
+    for name, other in extra_results(results).items():
+        tables.append(f"On {escape_markdown(name)}:\n\n{as_markdown(result_rows(other))}")
+    if curve := results.get("label_curve"):
+        tables.append(f"{as_markdown(curve_rows(curve))}\n\n{CURVE_NOTE}")
+    if grid := results.get("grid"):
+        tables.append(f"{as_markdown(grid_rows(grid))}\n\n{NOTE}")
+    if grid := results.get("grid_random"):
+        tables.append(f"From random weights:\n\n{as_markdown(grid_rows(grid))}\n\n{NOTE}")
+    tables += remarks_markdown(results)
+    if pairs := results.get("minimal_pairs"):
+        tables.append(as_markdown(pairs_rows(pairs, COARSE)))
     return "\n\n".join(tables)
 
 
@@ -384,12 +365,6 @@ def _gather_stages(
     seconds |= {phase: figure["seconds"] for phase, figure in zip(phases, figures, strict=True)}
     others = sum(other_seconds(read_grid(finetuned, name)) for name in (GRID_FILE, RANDOM_GRID_FILE))
     return gather_costs(seconds | {finetuned: others + sum(run.seconds for group in runs.values() for run in group)})
-
-
-def _describe_usage(config: PipelineConfig, finetuned: Path) -> list[str]:
-    """Describe how to use the model of the first seed."""
-    runs = sorted(finetuned.glob(f"{PRETRAINED}/seed-*/model"), key=lambda path: int(path.parent.name.split("-")[1]))
-    return [write_commands(runs[0], kind_of(config.task), config.backend), write_python(runs[0])]
 
 
 def _list_versions() -> dict[str, str]:

@@ -94,7 +94,15 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[
         return ""
     kinds = kinds or ["", *["number"] * (len(header) - 1)]
     head = "".join(f'<th scope="col"{_css(kind)}>{escape(name)}</th>' for name, kind in zip(header, kinds, strict=True))
-    body = "\n".join(f"<tr>{''.join(map(_cell, row, kinds, range(len(row))))}</tr>" for row in rows)
+    lines = []
+    for row in rows:
+        cells: list[str] = []
+        for text, kind in zip(row, kinds, strict=False):
+            tag, scope = ("td", "") if cells else ("th", ' scope="row"')
+            content = f"<code>{escape(text)}</code>" if kind == "code" else escape(text)
+            cells.append(f"<{tag}{scope}{_css(kind)}>{content}</{tag}>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    body = "\n".join(lines)
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
 
 
@@ -139,12 +147,6 @@ def details(summary: str, text: str) -> str:
     return f"<details>\n<summary>{escape(summary)}</summary>\n<pre>{escape(text)}</pre>\n</details>" if text else ""
 
 
-def _cell(text: str, kind: str, column: int) -> str:
-    tag, scope = ("th", ' scope="row"') if column == 0 else ("td", "")
-    content = f"<code>{escape(text)}</code>" if kind == "code" else escape(text)
-    return f"<{tag}{scope}{_css(kind if kind != 'code' else '')}>{content}</{tag}>"
-
-
 def _css(kind: str) -> str:
     return f' class="{kind}"' if kind in ("number", "text", "note", "verdict", "bars") else ""
 
@@ -181,17 +183,14 @@ def gather_costs(folders: Mapping[Path, float | None]) -> list[dict[str, Any]]:
 
 def describe_costs(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the cost section of the report."""
-    rows = [
-        [
-            stage["stage"],
-            stage["key"],
-            _write_date(stage),
-            _write(stage.get("seconds"), ",.1f"),
-            _write(stage.get("processor_seconds"), ",.1f"),
-            _write(stage.get("peak_bytes", 0) / 1e6 or None, ",.0f"),
-        ]
-        for stage in stages
-    ]
+    rows = []
+    for stage in stages:
+        began = stage.get("began", "").replace("T", " ")[:16]
+        parts = f", in {stage['parts']} parts" if stage.get("parts", 1) > 1 else ""
+        seconds, peak = stage.get("seconds"), stage.get("peak_bytes", 0) / 1e6 or None
+        numbers = ((seconds, ",.1f"), (stage.get("processor_seconds"), ",.1f"), (peak, ",.0f"))
+        written = ("" if value is None else format(value, spec) for value, spec in numbers)
+        rows.append([stage["stage"], stage["key"], began + parts, *written])
     header = ["stage", "content key", "began, UTC", "seconds", "processor seconds", "peak memory, MB"]
     kinds = ["", "code", "", "number", "number", "number"]
     machines: dict[str, list[str]] = {}
@@ -213,12 +212,3 @@ def summarise_costs(stages: Sequence[Mapping[str, Any]], backend: str) -> str:
     hours, minutes = divmod(minutes, 60)
     parts = [f"{hours} h"] * (hours > 0) + [f"{minutes} min"] * (hours + minutes > 0) + [f"{seconds} s"]
     return f"{last[:10]}, {backend} on {' and '.join(machines)}: {' '.join(parts)} in all stages."
-
-
-def _write_date(stage: Mapping[str, Any]) -> str:
-    began = stage.get("began", "").replace("T", " ")[:16]
-    return f"{began}, in {stage['parts']} parts" if stage.get("parts", 1) > 1 else began
-
-
-def _write(value: float | None, spec: str) -> str:
-    return "" if value is None else format(value, spec)

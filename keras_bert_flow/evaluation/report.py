@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,18 +71,18 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
     labels = f", {len(task['labels'])} labels" if task["labels"] else ""
     counts = f"{task['train_examples']:,} training and {task['dev_examples']:,} dev examples{labels}."
     note = " ".join(filter(None, [counts, spread_sentence(results), collapse_sentence(results)]))
-    runs = [
-        [
-            f"{name}, seed {run['seed']}",
-            *(format_metric(run[metric], heading) for metric, heading in metrics.items()),
-            f"{run['seconds']:,.1f}",
-            *_describe_costs(run),
-            "collapsed" if run["collapsed"] else "still improving" if run["improving"] else "",
-        ]
-        for model, name in name_models(results).items()
-        for run in results["models"][model]["runs"]
-        if run["seed"] is not None
-    ]
+    runs = []
+    for model, name in name_models(results).items():
+        for run in results["models"][model]["runs"]:
+            if run["seed"] is None:
+                continue
+            scores = [format_metric(run[metric], heading) for metric, heading in metrics.items()]
+            costs = ["", ""]
+            if "trained_parameters" in run:
+                share = run["trained_parameters"] / run["parameters"]
+                costs = [f"{run['trained_parameters']:,} ({share:.2%})", f"{run['peak_bytes'] / 1e6:,.0f}"]
+            mark = "collapsed" if run["collapsed"] else "still improving" if run["improving"] else ""
+            runs.append([f"{name}, seed {run['seed']}", *scores, f"{run['seconds']:,.1f}", *costs, mark])
     columns = ["run", *metrics.values(), "seconds", "trained parameters", "peak memory, MB", ""]
     kinds = ["", *["number"] * (len(columns) - 2), ""]
     sentences = (
@@ -96,14 +96,6 @@ def describe_results(results: Mapping[str, Any]) -> list[str]:
     )
     notes = [paragraph(sentence, "note") for sentence in sentences]
     return [*describe_bars(results), table(header, rows), *notes, table(columns, runs, kinds)]
-
-
-def _describe_costs(run: Mapping[str, Any]) -> list[str]:
-    """Return the trained parameters of a run, with their share, and the peak memory of its process."""
-    if "trained_parameters" not in run:
-        return ["", ""]
-    share = run["trained_parameters"] / run["parameters"]
-    return [f"{run['trained_parameters']:,} ({share:.2%})", f"{run['peak_bytes'] / 1e6:,.0f}"]
 
 
 def describe_extra_dev(results: Mapping[str, Any]) -> list[str]:
@@ -129,12 +121,6 @@ def describe_unreachable_labels(results: Mapping[str, Any]) -> list[str]:
     header = ["labels", "count", "of", "share", "reason"]
     kinds = ["", "number", "number", "number", "text"]
     return [table(header, rows, kinds), paragraph(note, "note")] if rows else []
-
-
-def describe_unread(results: Mapping[str, Any]) -> list[str]:
-    """Return what the model does not read of the texts of the task; empty if it reads all of them."""
-    found = results.get("texts", {}).items()
-    return [paragraph(line) for name, counters in found for line in describe_texts(name, counters)]
 
 
 def describe_classes(results: Mapping[str, Any]) -> list[str]:
@@ -234,39 +220,32 @@ def make_data_card(task: Task, tables: Mapping[str, Sequence[Any]], records: Pat
         In plain JSON values: `tables`, name → number of examples and, if the labels of examples are the task's, the
         count of each; `examples`, as returned by `show` of the task; `records`, as text.
     """
-    return {
-        "tables": {name: {"examples": len(rows), "labels": _count_labels(task, rows)} for name, rows in tables.items()},
-        "examples": _choose_examples(task, next(iter(tables.values()))),
-        "records": _show_records(records),
-    }
+    counted = {}
+    for name, examples in tables.items():
+        golds = [task.show(example)["gold"] for example in examples] if task.labels else []
+        counts = Counter(label for gold in golds for label in (gold if isinstance(gold, list) else [gold]))
+        is_of_task = task.labels and counts.keys() <= {*task.labels}  # not so in tagging or regression
+        labels = {label: counts[label] for label in task.labels} if is_of_task else {}
+        counted[name] = {"examples": len(examples), "labels": labels}
+    try:
+        blocks = show_examples(records, SHOWN_RECORDS).split("\n\n")
+        shown = "\n\n".join(abridge(block, MAX_RECORD) for block in blocks)
+    except (OSError, ValueError):  # moved away since the training, or without training records
+        shown = ""
+    return {"tables": counted, "examples": _choose_examples(task, next(iter(tables.values()))), "records": shown}
 
 
 def describe_data(card: Mapping[str, Any], counters: Mapping[str, Any]) -> list[str]:
     """Return the data section of the report; `counters` are those of the records."""
     parts = [_tabulate(card.get("tables", {}))]
     if examples := card.get("examples"):
-        rows = [
-            [
-                " ‖ ".join(abridge(shown[name]) for name in ("text", "text_pair") if shown.get(name)),
-                write_answer(shown["gold"]),
-            ]
-            for shown in examples
-        ]
+        rows = [[show_texts(shown), write_answer(shown["gold"])] for shown in examples]
         parts.append(table(["training example", "label"], rows, ["text", "text"]))
     if counters:
         parts.append(table(["pre-training records", "count", "share"], _count_rows(counters)))
     if records := card.get("records"):
         parts += [paragraph("Records as a model sees them:", "note"), code(records)]
     return parts
-
-
-def _count_labels(task: Task, examples: Iterable[Any]) -> dict[str, int]:
-    """Count the labels of examples; empty if a label is not one of the task's, as in tagging or regression."""
-    if not task.labels:
-        return {}
-    golds = [task.show(example)["gold"] for example in examples]
-    counts = Counter(label for gold in golds for label in (gold if isinstance(gold, list) else [gold]))
-    return {label: counts[label] for label in task.labels} if counts.keys() <= {*task.labels} else {}
 
 
 def _choose_examples(task: Task, examples: Sequence[Any]) -> list[dict[str, Any]]:
@@ -280,13 +259,6 @@ def _choose_examples(task: Task, examples: Sequence[Any]) -> list[dict[str, Any]
     return [task.show(examples[place]) for place in sorted(places[:SHOWN_EXAMPLES])]
 
 
-def _show_records(records: Path) -> str:
-    try:
-        return "\n\n".join(abridge(block, MAX_RECORD) for block in show_examples(records, SHOWN_RECORDS).split("\n\n"))
-    except (OSError, ValueError):  # moved away since the training, or without training records
-        return ""
-
-
 def _tabulate(tables: Mapping[str, Mapping[str, Any]]) -> str:
     counts = table(["table", "examples"], [[name, f"{found['examples']:,}"] for name, found in tables.items()])
     labels = list(dict.fromkeys(label for found in tables.values() for label in found["labels"]))
@@ -294,16 +266,14 @@ def _tabulate(tables: Mapping[str, Mapping[str, Any]]) -> str:
         return counts
     with_labels = {name: found for name, found in tables.items() if found["labels"]}
     header = ["label", *(column for name in with_labels for column in (name, "share"))]
-    rows = [
-        [label, *(cell for found in with_labels.values() for cell in _write_share(found, label))] for label in labels
-    ]
+    rows = []
+    for label in labels:
+        cells = []
+        for found in with_labels.values():  # an example may have several labels
+            count = found["labels"].get(label, 0)
+            cells += [f"{count:,}", f"{100 * count / (found['examples'] or 1):.1f} %"]
+        rows.append([label, *cells])
     return f"{counts}\n{table(header, rows)}"
-
-
-def _write_share(found: Mapping[str, Any], label: str) -> list[str]:
-    """Return the count of a label in a table, and its share of the examples, which may have several labels."""
-    count = found["labels"].get(label, 0)
-    return [f"{count:,}", f"{100 * count / (found['examples'] or 1):.1f} %"]
 
 
 def _count_rows(counters: Mapping[str, Any], prefix: str = "") -> list[list[str]]:
@@ -381,6 +351,9 @@ def render_report(report: Report) -> str:
     """Return the page, without empty sections."""
     earlier = report.results.get("earlier", {})
     pretraining = report.pretraining or report.results.get("pretraining", {})
+    unread = [line for item in report.results.get("texts", {}).items() for line in describe_texts(*item)]
+    config = json.loads(json.dumps(report.config))  # tuples become lists, as YAML writes both
+    written = yaml.safe_dump(config, sort_keys=False, allow_unicode=True) if config else ""
     return page(
         report.title,
         [
@@ -391,7 +364,7 @@ def render_report(report: Report) -> str:
             section("Other dev sets", *describe_extra_dev(report.results)),
             section("Labels out of reach", *describe_unreachable_labels(report.results)),
             section("Tables", *(paragraph(remark, "note") for remark in report.results.get("remarks", ()))),
-            section("Not read", *describe_unread(report.results)),
+            section("Not read", *map(paragraph, unread)),
             section("Grid", *_describe_grid(report.results.get("grid"))),
             section("Grid, random weights", *_describe_grid(report.results.get("grid_random"))),
             *(section(title, _describe_pretraining(figures)) for title, figures in earlier.items()),
@@ -408,7 +381,7 @@ def render_report(report: Report) -> str:
                 table(["name", "version"], [[*map(str, item)] for item in report.versions.items()], ["", ""]),
             ),
             section("Use", *map(code, report.usage)),
-            section("Configuration", details("Resolved configuration, as YAML", _write_yaml(report.config))),
+            section("Configuration", details("Resolved configuration, as YAML", written)),
         ],
     )
 
@@ -458,8 +431,3 @@ def _describe_curves(panels: Sequence[Panel]) -> list[str]:
         note = "The curves need matplotlib: pip install 'keras-bert-flow[plots]'. These are their last values."
         columns = ["figure", "line", "last step", "last value"]
         return [paragraph(note, "note"), table(columns, last_values(panels), ["", "", "number", "number"])]
-
-
-def _write_yaml(config: Mapping[str, Any]) -> str:
-    plain = json.loads(json.dumps(config))  # tuples become lists, as YAML writes both
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True) if plain else ""

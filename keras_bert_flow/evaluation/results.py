@@ -136,10 +136,11 @@ def compare_models(
     compared = {}
     for model in measures:
         if model != main:
+            ours, theirs = scores[main], scores[model]
             is_paired = list(seeds[model]) == list(seeds[main])
             variance = np.var(np.subtract(draws[main], draws[model]), ddof=1)
-            variance += _seed_variance(scores[main], scores[model], is_paired)
-            difference, error = float(scores[main].mean() - scores[model].mean()), float(np.sqrt(variance))
+            variance += _mean_variance(ours - theirs) if is_paired else _mean_variance(ours) + _mean_variance(theirs)
+            difference, error = float(ours.mean() - theirs.mean()), float(np.sqrt(variance))
             is_beyond = count >= LEAST_EXAMPLES and abs(difference) > ERRORS * error
             if is_beyond and count <= MOST_LOOKED_AT:
                 is_beyond = _passes_exact_test(measures[main], measures[model], count)
@@ -172,10 +173,6 @@ def _measure_each(runs: Sequence[Measure], count: int) -> np.ndarray | None:
     scores = np.array([[measure(np.array([place])) for place in range(count)] for measure in runs])
     whole = [measure(np.arange(count)) for measure in runs]
     return scores.mean(axis=0) if np.allclose(scores.mean(axis=1), whole, atol=1e-6) else None
-
-
-def _seed_variance(scores: np.ndarray, others: np.ndarray, is_paired: bool) -> float:
-    return _mean_variance(scores - others) if is_paired else _mean_variance(scores) + _mean_variance(others)
 
 
 def _mean_variance(scores: np.ndarray) -> float:
@@ -261,6 +258,7 @@ class RunPredictions:
         seconds: duration of the fine-tuning.
         dev_scores: the main metric on the dev set at each evaluation of the training, in order.
         costs: trained_parameters, parameters and peak_bytes, if they are known.
+        calibration: how its probabilities were calibrated; None if they were not.
     """
 
     seed: int | None
@@ -268,6 +266,7 @@ class RunPredictions:
     seconds: float
     dev_scores: tuple[float, ...] = ()
     costs: Mapping[str, int] = field(default_factory=dict)
+    calibration: Mapping[str, float] | None = None
 
 
 def build_results(
@@ -293,7 +292,10 @@ def build_results(
     Raises:
         ValueError: a model is missing or unknown, or the number of predictions is not that of examples.
     """
-    models = score_models(task, training, dev, runs)
+    found, ours = _list_models(task, training, dev, runs), runs[PRETRAINED]
+    models = {model: _summarise(task, dev, of_model) for model, of_model in found.items()}
+    first, score = ours[0], models[PRETRAINED]["runs"][0][task.main_metric]
+    interval = bootstrap_interval(task.make_measure(dev, first.predictions), len(dev))
     results = {
         "task": {
             "name": name,
@@ -305,13 +307,16 @@ def build_results(
             "dev_examples": len(dev),
         },
         "models": models,
-        **_compare(task, training, dev, runs),
+        **_compare(task, dev, found),
         "pretraining": dict(pretraining),
-        "interval": _bound(task, dev, runs[PRETRAINED][0], models[PRETRAINED]["runs"][0][task.main_metric]),
-        "classes": pool_tables([task.tabulate(dev, run.predictions) for run in runs[PRETRAINED]]),
+        "interval": {"metric": task.main_metric, "seed": first.seed, "value": score, **interval},
+        "classes": pool_tables([task.tabulate(dev, run.predictions) for run in ours]),
     }
     if task.has_confusion and len(task.labels) <= MOST_CONFUSED:
-        results["confusion"] = _count_confusion(task, dev, runs[PRETRAINED])
+        ids = {label: number for number, label in enumerate(task.labels)}
+        gold = np.array([ids[example.label] for example in dev])
+        answers = [np.array([ids[prediction["label"]] for prediction in run.predictions]) for run in ours]
+        results["confusion"] = np.sum([confusion(gold, labels, len(ids)) for labels in answers], axis=0).tolist()
     return results
 
 
@@ -319,19 +324,39 @@ def score_models(
     task: Task, training: Sequence[Any], dev: Sequence[Any], runs: Mapping[str, Sequence[RunPredictions]]
 ) -> dict[str, dict[str, Any]]:
     """Score the baseline and every run on one dev file, and summarise them: the `models` of the results."""
-    _check_runs(runs, len(dev))
     return {model: _summarise(task, dev, found) for model, found in _list_models(task, training, dev, runs).items()}
 
 
-def _list_models(task: Task, training, dev, runs) -> dict[str, Sequence[RunPredictions]]:
+def _list_models(
+    task: Task, training: Sequence[Any], dev: Sequence[Any], runs: Mapping[str, Sequence[RunPredictions]]
+) -> dict[str, Sequence[RunPredictions]]:
+    """Return the runs of each model, the baseline included, in the order of the results.
+
+    Raises:
+        ValueError: as for `build_results`.
+    """
+    unknown = sorted(set(runs) - {WORDS, RANDOM, INITIAL, PRETRAINED})
+    if unknown or not runs.get(PRETRAINED):
+        raise ValueError(
+            "`runs` must hold `pretrained`, and may hold `random`, `initial` and `tfidf`. "
+            f"Received: {', '.join(f'{name} ({len(runs[name])} runs)' for name in sorted(runs)) or 'nothing'}."
+        )
+    for model, found in runs.items():
+        for run in found:
+            if len(run.predictions) != len(dev):
+                raise ValueError(
+                    f"{model}, seed {run.seed}: each example must have a prediction. "
+                    f"Received: {len(run.predictions)} for {len(dev)} examples. Predict the whole dev table."
+                )
     guessed = {BASELINE: [RunPredictions(None, task.guess(training, dev), 0.0)]}
-    found = guessed | {model: runs.get(model, ()) for model in (WORDS, RANDOM, INITIAL, PRETRAINED)}
-    return {model: of_model for model, of_model in found.items() if of_model}
+    listed = guessed | {model: runs.get(model, ()) for model in (WORDS, RANDOM, INITIAL, PRETRAINED)}
+    return {model: of_model for model, of_model in listed.items() if of_model}
 
 
-def _compare(task: Task, training, dev, runs) -> dict[str, dict[str, Any]]:
+def _compare(
+    task: Task, dev: Sequence[Any], found: Mapping[str, Sequence[RunPredictions]]
+) -> dict[str, dict[str, Any]]:
     """Return `comparisons` and `standard_errors` of the results."""
-    found = _list_models(task, training, dev, runs)
     measures = {
         model: [task.make_measure(dev, run.predictions) for run in of_model] for model, of_model in found.items()
     }
@@ -351,11 +376,8 @@ def worst_errors(task: Task, examples: Sequence[Any], predictions: Sequence[Pred
     """
     reviews = (task.review(*pair) for pair in zip(examples, predictions, strict=True))
     errors = [error for error in reviews if error is not None]
-    return sorted(errors, key=_weigh)[:MOST_ERRORS]  # ties keep the order of the table
-
-
-def _weigh(error: Mapping[str, Any]) -> float:
-    return -error["distance" if "distance" in error else "probability"]
+    # Ties keep the order of the table.
+    return sorted(errors, key=lambda error: -error["distance" if "distance" in error else "probability"])[:MOST_ERRORS]
 
 
 def _summarise(task: Task, dev: Sequence[Any], runs: Sequence[RunPredictions]) -> dict[str, Any]:
@@ -372,31 +394,3 @@ def _summarise(task: Task, dev: Sequence[Any], runs: Sequence[RunPredictions]) -
         for run, score in zip(runs, scores, strict=True)
     ]
     return {**summarise_runs(scores), "runs": listed}
-
-
-def _bound(task: Task, dev: Sequence[Any], run: RunPredictions, value: float) -> dict[str, Any]:
-    interval = bootstrap_interval(task.make_measure(dev, run.predictions), len(dev))
-    return {"metric": task.main_metric, "seed": run.seed, "value": value, **interval}
-
-
-def _count_confusion(task: Task, dev: Sequence[Any], runs: Sequence[RunPredictions]) -> list[list[int]]:
-    ids = {label: number for number, label in enumerate(task.labels)}
-    gold = np.array([ids[example.label] for example in dev])
-    answers = [np.array([ids[prediction["label"]] for prediction in run.predictions]) for run in runs]
-    return np.sum([confusion(gold, labels, len(ids)) for labels in answers], axis=0).tolist()
-
-
-def _check_runs(runs: Mapping[str, Sequence[RunPredictions]], examples: int) -> None:
-    unknown = sorted(set(runs) - {WORDS, RANDOM, INITIAL, PRETRAINED})
-    if unknown or not runs.get(PRETRAINED):
-        raise ValueError(
-            "`runs` must hold `pretrained`, and may hold `random`, `initial` and `tfidf`. "
-            f"Received: {', '.join(f'{name} ({len(runs[name])} runs)' for name in sorted(runs)) or 'nothing'}."
-        )
-    for model, found in runs.items():
-        for run in found:
-            if len(run.predictions) != examples:
-                raise ValueError(
-                    f"{model}, seed {run.seed}: each example must have a prediction. "
-                    f"Received: {len(run.predictions)} for {examples} examples. Predict the whole dev table."
-                )

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_bert_flow.console.terminal import JOINERS, as_markdown, escape_controls, escape_markdown
+from keras_bert_flow.console.terminal import JOINERS, escape_controls, escape_markdown
 from keras_bert_flow.tasks.core.texts import describe_unreachable
 from keras_bert_flow.tasks.registry import KINDS
 from keras_bert_flow.training.finetuning.task_data import describe_texts
@@ -23,28 +23,24 @@ def name_metric(kind: str, metric: str) -> str:
     return KINDS.find(kind).headings.get(metric, metric)
 
 
-def name_word_baseline(kind: str) -> str | None:
-    """Return the name of the TF-IDF baseline; None if the kind has none."""
-    return KINDS.find(kind).word_baseline
-
-
 def name_models(results: Mapping[str, Any]) -> dict[str, str]:
     """Return the models of the results and their names, in the order of the rows."""
     task = results["task"]
-    names = {"baseline": task["baseline"], "tfidf": name_word_baseline(task["kind"])} | MODEL_NAMES
+    names = {"baseline": task["baseline"], "tfidf": KINDS.find(task["kind"]).word_baseline} | MODEL_NAMES
     return {model: name for model, name in names.items() if model in results["models"]}
 
 
 def shown_metrics(results: Mapping[str, Any]) -> dict[str, str]:
     """Return the metrics to show and their headings, the main one first."""
-    main, headings = main_metric(results), KINDS.find(results["task"]["kind"]).headings
+    headings = KINDS.find(results["task"]["kind"]).headings
     found = {name: heading for name, heading in headings.items() if name in results["models"]["pretrained"]}
-    return {main: headings.get(main, main)} | found
+    return dict([main_metric(results)]) | found
 
 
-def main_metric(results: Mapping[str, Any]) -> str:
-    """Return the metric by which the runs are compared."""
-    return results["task"]["main_metric"]
+def main_metric(results: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the metric by which the runs are compared, and its heading."""
+    metric = results["task"]["main_metric"]
+    return metric, name_metric(results["task"]["kind"], metric)
 
 
 def format_metric(value: float, heading: str) -> str:
@@ -58,29 +54,25 @@ def format_spread(summary: Mapping[str, float], heading: str) -> str:
     return format_metric(summary["mean"], heading) + spread
 
 
-def results_markdown(results: Mapping[str, Any]) -> str:
-    """Return the result table as Markdown, for Prefect's interface."""
-    return as_markdown(result_rows(results))
-
-
 def extra_results(results: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the results on each further dev file, in the form of the main results, for the tables here."""
     extra = results.get("extra_dev", {})
     return {name: {"task": results["task"], "models": found["models"]} for name, found in extra.items()}
 
 
-def unreachable_markdown(results: Mapping[str, Any]) -> str:
-    """Return the labels that no model can predict as a Markdown list, one item per file."""
-    found = results["unreachable"].items()
-    return "\n".join(
-        ["Labels out of reach:", "", *(f"- {escape_markdown(describe_unreachable(*item))}" for item in found)]
-    )
-
-
-def texts_markdown(results: Mapping[str, Any]) -> list[str]:
-    """Return a Markdown list of what the model does not read of the texts of the task; empty if it reads all."""
-    lines = [line for name, counters in results.get("texts", {}).items() for line in describe_texts(name, counters)]
-    return ["\n".join(["Not read:", "", *(f"- {escape_markdown(line)}" for line in lines)])] if lines else []
+def remarks_markdown(results: Mapping[str, Any]) -> list[str]:
+    """Return Markdown lists: labels that no model can predict, remarks on the tables, and texts that are not read."""
+    texts, unreachable = results.get("texts", {}).items(), results.get("unreachable", {}).items()
+    lists = {
+        "Labels out of reach": [describe_unreachable(name, found) for name, found in unreachable],
+        "On the tables": results.get("remarks", ()),
+        "Not read": [line for name, counters in texts for line in describe_texts(name, counters)],
+    }
+    return [
+        "\n".join([f"{title}:", "", *(f"- {escape_markdown(line)}" for line in lines)])
+        for title, lines in lists.items()
+        if lines
+    ]
 
 
 def align(rows: Sequence[Sequence[str]]) -> str:
@@ -93,26 +85,19 @@ def align(rows: Sequence[Sequence[str]]) -> str:
 
 
 def result_rows(results: Mapping[str, Any]) -> list[list[str]]:
-    """Return the result table: a header row, then one row per model."""
+    """Return the result table: a header row, then one row per model.
+
+    The last column has the number of runs, and how many of them collapsed or were still improving.
+    """
     models, metrics = results["models"], shown_metrics(results)
-    header = ["model", *metrics.values(), "runs"]
-    rows = [
-        [
-            name,
-            *(format_spread(models[model][metric], heading) for metric, heading in metrics.items()),
-            count_runs(models[model]),
-        ]
-        for model, name in name_models(results).items()
-    ]
-    return [header, *rows]
-
-
-def count_runs(model: Mapping[str, Any]) -> str:
-    """Return the number of runs in a summary, and how many of them collapsed or were still improving."""
-    seeds = [run for run in model["runs"] if run["seed"] is not None]
-    counts = {mark: sum(bool(run[mark]) for run in seeds) for mark in ("collapsed", "improving")}
-    marks = ", ".join(f"{count} {mark}" for mark, count in counts.items() if count)
-    return (str(len(seeds)) if seeds else "-") + (f" ({marks})" if marks else "")
+    rows = [["model", *metrics.values(), "runs"]]
+    for model, name in name_models(results).items():
+        scores = [format_spread(models[model][metric], heading) for metric, heading in metrics.items()]
+        seeds = [run for run in models[model]["runs"] if run["seed"] is not None]
+        counts = {mark: sum(bool(run[mark]) for run in seeds) for mark in ("collapsed", "improving")}
+        marks = ", ".join(f"{count} {mark}" for mark, count in counts.items() if count)
+        rows.append([name, *scores, (str(len(seeds)) if seeds else "-") + (f" ({marks})" if marks else "")])
+    return rows
 
 
 def improving_sentence(results: Mapping[str, Any]) -> str:
@@ -135,7 +120,7 @@ def improving_sentence(results: Mapping[str, Any]) -> str:
 
 def verdict(results: Mapping[str, Any]) -> str:
     """Return in one sentence which rows the pre-trained model beats, by how much, and whether chance explains it."""
-    metric, heading = main_metric(results), shown_metrics(results)[main_metric(results)]
+    metric, heading = main_metric(results)
     reached = f"the pre-trained model reaches {_write_mean(results['models']['pretrained'][metric], heading)}"
     clauses = [f"By {heading.removesuffix(SHARE)} on {results['task']['name']}, {reached}"]
     compared = results["comparisons"].items()
@@ -171,7 +156,7 @@ def name_variation(results: Mapping[str, Any]) -> str:
 
 def credit_sentence(results: Mapping[str, Any]) -> str:
     """Divide the gain over random weights between the initial embeddings and the steps; empty without both rows."""
-    compared, heading = results["comparisons"], shown_metrics(results)[main_metric(results)]
+    compared, (_, heading) = results["comparisons"], main_metric(results)
     if not {"random", "initial"} <= compared.keys():
         return ""
     whole, steps = (compared[model]["difference"] for model in ("random", "initial"))
@@ -233,7 +218,7 @@ def interval_sentence(results: Mapping[str, Any]) -> str:
     is_certain = interval["low"] == interval["high"]  # as when all are correct, which does not make the score certain
     if is_certain or tells_little(results):
         return ""
-    heading = shown_metrics(results)[main_metric(results)]
+    _, heading = main_metric(results)
     low, high = (format_metric(interval[end], heading) for end in ("low", "high"))
     unit = "%" if heading.endswith(SHARE) else ""
     return (
@@ -262,7 +247,7 @@ def calibration_sentence(results: Mapping[str, Any]) -> str:
 
 def _list_rows(results: Mapping[str, Any], models: Sequence[str], signed: bool = False) -> str:
     """List rows with their scores and their differences from the pre-trained model."""
-    metric, heading, names = main_metric(results), shown_metrics(results)[main_metric(results)], name_models(results)
+    (metric, heading), names = main_metric(results), name_models(results)
     names["baseline"] = f"the {names['baseline']}"
     rows = []
     for model in models:

@@ -1,4 +1,4 @@
-"""Tables of a grid, of minimal pairs, of a label curve and of several runs, as text, Markdown and HTML."""
+"""Tables of a grid, of minimal pairs, of a label curve and of several runs; a table is its rows, the header first."""
 
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.console.terminal import GAP, abridge, as_markdown, fit, name_files
+from keras_bert_flow.console.terminal import GAP, abridge, fit, name_files
 from keras_bert_flow.evaluation.curves import Panel, Series
 from keras_bert_flow.evaluation.page import paragraph, table
 from keras_bert_flow.evaluation.results import is_improving
@@ -19,8 +19,6 @@ from keras_bert_flow.evaluation.summary import (
     main_metric,
     name_metric,
     name_models,
-    name_word_baseline,
-    shown_metrics,
 )
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.results.describing import as_yaml, flatten
@@ -28,6 +26,7 @@ from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.results.stages.evaluation import EVALUATION
 from keras_bert_flow.tasks.core.metrics import summarise_runs
 from keras_bert_flow.tasks.core.task import Task
+from keras_bert_flow.tasks.registry import KINDS
 
 GRID_FILE, RANDOM_GRID_FILE = "grid.json", "grid-random.json"
 CHOSEN, FAILED = "chosen", "not finite"
@@ -83,31 +82,31 @@ def grid_rows(grid: Mapping[str, Any]) -> list[list[str]]:
     return [header, *rows]
 
 
-def grid_text(grid: Mapping[str, Any]) -> str:
-    """Return the table as aligned plain text, for the terminal."""
-    return align(grid_rows(grid))
-
-
-def grid_markdown(grid: Mapping[str, Any]) -> str:
-    """Return the table as Markdown, for Prefect's interface, with a note on how to read its scores."""
-    return f"{as_markdown(grid_rows(grid))}\n\n{NOTE}"
-
-
-# Tables of the results on minimal pairs: for the terminal, for Markdown and for the report.
+# Table of the results on minimal pairs.
 
 HEADER = ("minimal pairs", "pairs", "accuracy %", "standard error", "ties")
 _NOUNS = {"fields": "field", "linguistics_terms": "term", "phenomena": "phenomenon"}
-_COARSE = ("fields", "linguistics_terms")
+COARSE = ("fields", "linguistics_terms")
 
 
-def pairs_text(results: Mapping[str, Any]) -> str:
-    """Return the results as an aligned table for the terminal: all pairs, then every group."""
-    return align([HEADER, *_list_rows(results)])
-
-
-def pairs_markdown(results: Mapping[str, Any]) -> str:
-    """Return the results over all pairs, fields and linguistics terms as a Markdown table."""
-    return as_markdown([HEADER, *_list_rows(results, _COARSE)])
+def pairs_rows(results: Mapping[str, Any], groupings: Sequence[str] = tuple(_NOUNS)) -> list[list[str]]:
+    """Return the table: a header row, then all pairs, then every group of the groupings."""
+    groups = [("all", results)]
+    for grouping in groupings:
+        groups += [(f"{_NOUNS[grouping]} {abridge(name)}", group) for name, group in results[grouping].items()]
+    rows = [[*HEADER]]
+    for name, group in groups:
+        error = group["standard_error"]
+        rows.append(
+            [
+                name,
+                f"{group['pairs']:,}",
+                f"{100 * group['accuracy']:.1f}",
+                f"{100 * error:.1f}" if error else "",  # equal pairs have an error of 0, which says nothing of others
+                f"{group['ties']:,}",
+            ]
+        )
+    return rows
 
 
 def describe_minimal_pairs(results: Mapping[str, Any] | None) -> list[str]:
@@ -120,25 +119,8 @@ def describe_minimal_pairs(results: Mapping[str, Any] | None) -> list[str]:
         "model without fine-tuning. Accuracy: how often the acceptable sentence has the higher pseudo-log-likelihood; "
         "a tie counts one half, and guessing gives 50 %. The standard error is over pairs."
     )
-    return [table(HEADER, _list_rows(results)), paragraph(note, "note")]
-
-
-def _list_rows(results: Mapping[str, Any], groupings: Sequence[str] = tuple(_NOUNS)) -> list[list[str]]:
-    rows = [_make_row("all", results)]
-    for grouping in groupings:
-        rows += [_make_row(f"{_NOUNS[grouping]} {abridge(name)}", group) for name, group in results[grouping].items()]
-    return rows
-
-
-def _make_row(name: str, group: Mapping[str, Any]) -> list[str]:
-    error = group["standard_error"]
-    return [
-        name,
-        f"{group['pairs']:,}",
-        f"{100 * group['accuracy']:.1f}",
-        f"{100 * error:.1f}" if error else "",  # equal pairs have an error of 0, which says nothing of others
-        f"{group['ties']:,}",
-    ]
+    header, *rows = pairs_rows(results)
+    return [table(header, rows), paragraph(note, "note")]
 
 
 # Label curve: a table and a figure of scores by number of labels, for pre-trained, random weights and TF-IDF.
@@ -202,48 +184,35 @@ def _summarise_row(row: Mapping[str, Any], metric: str, dev_examples: int) -> di
 
 def curve_rows(curve: Mapping[str, Any]) -> list[list[str]]:
     """Return the table: a header row, then one row per number of labels."""
-    heading, models = _heading(curve), _list_models(curve)
-    header = [f"labels, {heading}", *models.values()]
-    return [
-        header,
-        *([f"{row['labels']:,}", *(_write(row.get(model), heading) for model in models)] for row in curve["rows"]),
-    ]
-
-
-def curve_markdown(curve: Mapping[str, Any]) -> str:
-    """Return the table as Markdown, with a note."""
-    return f"{as_markdown(curve_rows(curve))}\n\n{CURVE_NOTE}"
+    heading, models = name_metric(curve["kind"], curve["main_metric"]), _list_models(curve)
+    rows = [[f"labels, {heading}", *models.values()]]
+    for row in curve["rows"]:
+        cells = []
+        for summary in map(row.get, models):
+            mark = f" ({summary['improving']} improving)" if summary and summary["improving"] else ""
+            cells.append(format_spread(summary, heading) + mark if summary else FAILED)
+        rows.append([f"{row['labels']:,}", *cells])
+    return rows
 
 
 def curve_panel(curve: Mapping[str, Any]) -> Panel:
     """Return the figure: the mean of each model over the number of labels."""
-    factor = 100 if _heading(curve).endswith(SHARE) else 1
-    series = []
+    heading, series = name_metric(curve["kind"], curve["main_metric"]), []
+    factor = 100 if heading.endswith(SHARE) else 1
     for model, name in _list_models(curve).items():
         points = [(row["labels"], factor * row[model]["mean"]) for row in curve["rows"] if row.get(model)]
         series.append(Series(name, name, tuple(at for at, _ in points), tuple(value for _, value in points)))
-    return Panel("Scores over labels", tuple(series), "labels", _heading(curve), is_log=True)
-
-
-def _heading(curve: Mapping[str, Any]) -> str:
-    return name_metric(curve["kind"], curve["main_metric"])
+    return Panel("Scores over labels", tuple(series), "labels", heading, is_log=True)
 
 
 def _list_models(curve: Mapping[str, Any]) -> dict[str, str]:
-    names = {"tfidf": name_word_baseline(curve["kind"]) or ""} | MODEL_NAMES
+    names = {"tfidf": KINDS.find(curve["kind"]).word_baseline or ""} | MODEL_NAMES
     return {model: names[model] for model in MODELS if any(row.get(model) for row in curve["rows"])}
-
-
-def _write(summary: Mapping[str, Any] | None, heading: str) -> str:
-    if summary is None:
-        return "not finite"
-    mark = f" ({summary['improving']} improving)" if summary["improving"] else ""
-    return format_spread(summary, heading) + mark
 
 
 def describe_gains(curve: Mapping[str, Any]) -> str:
     """Describe at which number of labels pre-training gains most over the best other row."""
-    heading, gains = _heading(curve), []
+    heading, gains = name_metric(curve["kind"], curve["main_metric"]), []
     for row in curve["rows"]:
         others = [row[model]["mean"] for model in ("tfidf", "random") if row.get(model)]
         if row.get("pretrained") and others:
@@ -325,11 +294,6 @@ def runs_text(runs: Mapping[str, Path], columns: int | None = None) -> str:
     return "\n\n".join([*tables, textwrap.fill(RUNS_NOTE, columns)])
 
 
-def runs_markdown(runs: Mapping[str, Path]) -> str:
-    """Return the table as Markdown."""
-    return f"{as_markdown(tabulate_runs(runs))}\n\n{RUNS_NOTE}"
-
-
 def _list_run_rows(measures: Sequence[_Measure], labels: Sequence[str], chosen: slice) -> list[list[str]]:
     """Return a row per measure that some of the chosen runs have, and one per heading."""
     heading, rows = "", [["", *labels[chosen]]]
@@ -348,7 +312,8 @@ def _measure(runs: Mapping[str, Path], is_short: bool = False) -> list[_Measure]
     found = [_read(folder) for folder in runs.values()]
     settings = [flatten(config) for config, _ in found]
     names = sorted({name for flat in settings for name in flat})
-    differing = [name for name in names if len({repr(flat.get(name)) for flat in settings}) > 1 and not _is_place(name)]
+    names = [name for name in names if name not in NOT_TOLD and not name.startswith(("task.extra_dev", "corpus.input"))]
+    differing = [name for name in names if len({repr(flat.get(name)) for flat in settings}) > 1]
     shown = differing if len(differing) <= MOST_SETTINGS else []
     measures = []
     for name in shown:
@@ -358,14 +323,20 @@ def _measure(runs: Mapping[str, Path], is_short: bool = False) -> list[_Measure]
     models: dict[str, str] = {}
     for _, results in found:
         models |= {model: name for model, name in name_models(results).items() if model != "baseline"}
-    for heading in dict.fromkeys(_run_heading(results) for _, results in found):
+    metrics = [main_metric(results) for _, results in found]
+    headings = [f"{results['task']['name']}, {name}" for (_, results), (_, name) in zip(found, metrics, strict=True)]
+    for heading in dict.fromkeys(headings):
         for model, name in models.items():
-            cells = [_score(results, model) if _run_heading(results) == heading else "" for _, results in found]
+            cells = []
+            for (_, results), (metric, metric_name), of_run in zip(found, metrics, headings, strict=True):
+                summary = results["models"].get(model) if of_run == heading else None
+                cells.append(format_spread(summary[metric], metric_name) if summary else "")
             measures.append(_Measure(name, cells, heading))
     measures.append(_Measure("runs", [str(len(results["models"]["pretrained"]["runs"])) for _, results in found]))
     for key, (name, spec) in FIGURES.items():
+        values = [results["pretraining"].get(key) for _, results in found]
         if any(key in results["pretraining"] for _, results in found):
-            measures.append(_Measure(name, [_figure(results["pretraining"], key, spec) for _, results in found]))
+            measures.append(_Measure(name, ["" if value is None else format(value, spec) for value in values]))
     return measures
 
 
@@ -379,22 +350,3 @@ def _read(folder: Path) -> tuple[Mapping[str, Any], dict[str, Any]]:
             f"Results must have all of their fields. Received: {folder}, damaged. Make it again."
         ) from None
     return config, results
-
-
-def _is_place(name: str) -> bool:
-    return name in NOT_TOLD or name.startswith(("task.extra_dev", "corpus.input"))
-
-
-def _run_heading(results: Mapping[str, Any]) -> str:
-    return f"{results['task']['name']}, {shown_metrics(results)[main_metric(results)]}"
-
-
-def _score(results: Mapping[str, Any], model: str) -> str:
-    metric = main_metric(results)
-    found = results["models"].get(model)
-    return "" if found is None else format_spread(found[metric], shown_metrics(results)[metric])
-
-
-def _figure(pretraining: Mapping[str, Any], key: str, spec: str) -> str:
-    value = pretraining.get(key)
-    return "" if value is None else format(value, spec)

@@ -11,7 +11,7 @@ from keras_bert_flow.data.tasks import make_inputs
 from keras_bert_flow.export.comparison import SENTENCES
 from keras_bert_flow.export.served_model import INPUT_NAMES, StringInputs
 from keras_bert_flow.tasks.core.texts import TextExample, encode_examples
-from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
+from keras_bert_flow.text.vocabulary import MAX_WORD_CHARACTERS
 
 TEXT, TEXT_PAIR = "text", "text_pair"  # names of the signatures, and of their arguments
 # The characters that `text.tokenizers.normalization` drops. Line ends and tabs are kept, as whitespace.

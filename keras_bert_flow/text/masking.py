@@ -40,7 +40,8 @@ def choose_spans(words: Sequence[np.ndarray], budget: int, rng: np.random.Genera
     is_taken = np.zeros(len(words), bool)
     spans: list[np.ndarray] = []
     starts = rng.permutation(len(words))
-    for start, length in zip(starts, draw_span_lengths(len(words), rng), strict=True):
+    lengths = 1 + np.searchsorted(np.cumsum(SPAN_LENGTH_SHARES)[:-1], rng.random(len(words)), side="right")  # in words
+    for start, length in zip(starts, lengths, strict=True):
         end, tokens = _extend_span(words, is_taken, int(start), int(length), budget)
         if end > start:
             is_taken[start:end] = True
@@ -49,11 +50,6 @@ def choose_spans(words: Sequence[np.ndarray], budget: int, rng: np.random.Genera
         if not budget:
             break
     return sorted(spans, key=lambda span: span[0])
-
-
-def draw_span_lengths(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw lengths in words, int, (count,): geometric with p = 0.2, at most 10."""
-    return 1 + np.searchsorted(np.cumsum(SPAN_LENGTH_SHARES)[:-1], rng.random(count), side="right")
 
 
 def _extend_span(

@@ -23,7 +23,7 @@ from keras_bert_flow.results.publishing import Contents
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_inputs, distillation_key
 from keras_bert_flow.results.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
-from keras_bert_flow.text.objectives.distillation import Distillation
+from keras_bert_flow.text.objectives.mlm import Distillation
 from keras_bert_flow.training.loop.identity import distillation_identity
 from keras_bert_flow.training.precision import arithmetic, seed_everything
 from keras_bert_flow.training.pretraining.initial import set_initial_tokens

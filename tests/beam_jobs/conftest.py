@@ -10,7 +10,7 @@ from beam_jobs.build_records import build_records
 from beam_jobs.exchange.choice import choose_exchange
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.results.manifest import COSTS
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from tests.beam_jobs.quick_beam import remember_arguments, remember_options, remember_states
 
 remember_options()

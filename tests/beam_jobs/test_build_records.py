@@ -14,7 +14,7 @@ from keras_bert_flow.records.tfrecord import TFRecordFile
 from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.text.masking import MASK_SHARE
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
+from keras_bert_flow.text.vocabulary import write_vocabulary
 from tests.beam_jobs.conftest import (
     as_text,
     build,

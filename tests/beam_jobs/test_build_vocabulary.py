@@ -12,7 +12,7 @@ from beam_jobs.running import job_folder
 from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
 from keras_bert_flow.results.manifest import check_folder, read_manifest
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import read_vocabulary
+from keras_bert_flow.text.vocabulary import read_vocabulary
 from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, make_records_config, names_in
 from tests.patience import PATIENCE_SECONDS
 

@@ -27,7 +27,7 @@ import pytest
 from beam_jobs.build_records import build_records
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, read_vocabulary, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, read_vocabulary, write_vocabulary
 from tests.beam_jobs.test_build_records import read_part
 from tests.text.objectives.test_mlm_nsp import assert_same_distribution
 

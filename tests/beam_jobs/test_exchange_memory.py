@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.exchange_memory import STEPS, measure_step
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 pytestmark = [pytest.mark.any_backend, pytest.mark.slow]
 

@@ -12,7 +12,7 @@ from beam_jobs.tokenizing import CorpusSize, MeasureCorpus, TokenizeDocuments
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder
 
 EMPTY = [

@@ -13,7 +13,7 @@ import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import TINY
 

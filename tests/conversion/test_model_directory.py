@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.heads.classifiers import TextClassifier
 from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer, MaskedLM
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
 

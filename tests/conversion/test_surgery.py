@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert, split
 from keras_bert_flow.conversion.model_directory import save_model_directory
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
 

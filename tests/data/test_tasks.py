@@ -11,7 +11,7 @@ import pytest
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import TaskBatches, task_dataset
 from keras_bert_flow.tasks.core.task import IGNORED
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from tests.data.numbered_rows import LENGTHS, make_features
 
 pytestmark = pytest.mark.any_backend

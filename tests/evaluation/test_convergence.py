@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from scipy.stats import pearsonr
 
+from keras_bert_flow.console.terminal import as_markdown
 from keras_bert_flow.evaluation.report import describe_results
 from keras_bert_flow.evaluation.results import RunPredictions, build_results, is_improving, score_error
-from keras_bert_flow.evaluation.summary import results_markdown
+from keras_bert_flow.evaluation.summary import result_rows
 from tests.evaluation.test_results import DEV, TASK, TRAIN, run_of
 
 
@@ -48,7 +49,7 @@ def test_runs_that_are_improving_are_marked_with_the_remedy():
     results = build_results("colours", TASK, TRAIN, DEV, runs, {})
     marks = {name: [run["improving"] for run in model["runs"]] for name, model in results["models"].items()}
     assert marks == {"baseline": [None], "random": [True, True], "pretrained": [False, True]}
-    table = results_markdown(results).splitlines()
+    table = as_markdown(result_rows(results)).splitlines()
     assert [line.split("|")[-2].strip() for line in table[2:]] == ["-", "2 (2 improving)", "2 (1 improving)"]
     page = "".join(describe_results(results))
     assert page.count(">still improving<") == 3
@@ -57,4 +58,4 @@ def test_runs_that_are_improving_are_marked_with_the_remedy():
         "lower than what these models reach: raise finetuning.random_max_epochs and finetuning.epochs." in page
     )
     quiet = build_results("colours", TASK, TRAIN, DEV, {"pretrained": runs_of(level)}, {})
-    assert "improving" not in "".join(describe_results(quiet)) + results_markdown(quiet)
+    assert "improving" not in "".join(describe_results(quiet)) + as_markdown(result_rows(quiet))

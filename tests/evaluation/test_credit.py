@@ -2,9 +2,10 @@
 
 import pytest
 
+from keras_bert_flow.console.terminal import as_markdown
 from keras_bert_flow.evaluation.report import describe_results
 from keras_bert_flow.evaluation.results import build_results
-from keras_bert_flow.evaluation.summary import calibration_sentence, credit_sentence, results_markdown, verdict
+from keras_bert_flow.evaluation.summary import calibration_sentence, credit_sentence, result_rows, verdict
 from tests.evaluation.test_results import DEV, TASK, TRAIN, run_of
 
 TIMES = 60  # so that chance does not explain a difference
@@ -28,7 +29,7 @@ def test_the_gain_is_divided_between_embeddings_and_steps():
         f"Of the +{whole:.1f} points over random weights, +{counts:.1f} are of the initial embeddings"
     )
     assert f"and +{whole - counts:.1f} ± " in sentence and sentence.endswith("of the pre-training steps.")
-    assert "initial embeddings, no pre-training steps" in results_markdown(results)
+    assert "initial embeddings, no pre-training steps" in as_markdown(result_rows(results))
     assert "initial embeddings, no pre-training steps" in verdict(results)
     assert sentence in "".join(describe_results(results))
 

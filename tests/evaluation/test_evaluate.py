@@ -6,10 +6,11 @@ import pytest
 from keras_bert_flow.config.finetuning import EvaluationConfig
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.job_progress import following_job
+from keras_bert_flow.console.terminal import as_markdown
 from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
 from keras_bert_flow.evaluation.evaluate import evaluate_model, list_shortened, write_evaluation
 from keras_bert_flow.evaluation.minimal_pairs import evaluate_minimal_pairs
-from keras_bert_flow.evaluation.tables import grid_markdown
+from keras_bert_flow.evaluation.tables import grid_rows
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.results.manifest import write_manifest
@@ -230,7 +231,7 @@ def test_grid_of_the_fine_tuning_is_told(make_folders, tmp_path):
     write_manifest(folders["finetuned"], "finetuning", "0", {}, {}, {})
     output = write_evaluation(**folders, output=tmp_path / "out")
     assert json.loads((output / "metrics.json").read_text())["grid"] == GRID
-    assert grid_markdown(GRID) in (output / "report.md").read_text()
+    assert f"{as_markdown(grid_rows(GRID))}\n\nScores are of the dev set" in (output / "report.md").read_text()
     assert "1,239.0" in (output / "report.html").read_text()  # three runs of 1.5 s and the point that was not chosen
 
 

@@ -10,9 +10,10 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.cli import app
+from keras_bert_flow.console.terminal import as_markdown
 from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs, summarise_pairs
 from keras_bert_flow.evaluation.questions import read_pairs
-from keras_bert_flow.evaluation.tables import describe_minimal_pairs, pairs_markdown, pairs_text
+from keras_bert_flow.evaluation.tables import COARSE, describe_minimal_pairs, pairs_rows
 from keras_bert_flow.tasks.minimal_pairs import EncodedPairs, MinimalPair
 from tests.prediction.models import save_masked_lm
 
@@ -57,7 +58,7 @@ def found_error():
 def test_a_single_pair_has_no_standard_error():
     found = summarise((-1.0, -2.0))
     assert (found["accuracy"], found["standard_error"]) == (1.0, None)
-    assert "100.0" in pairs_text(found | {"limit": None})
+    assert "100.0" in pairs_rows(found | {"limit": None})[1]
 
 
 def test_identical_sentences_are_a_tie_on_any_model(model, tmp_path):
@@ -100,7 +101,7 @@ def test_names_are_escaped_in_the_report():
     found = summarise((-1.0, -2.0), (-3.0, -3.0), (-2.0, -1.0))
     hostile = "<b>|\n" + "y" * 300
     found["fields"] = {hostile: found["fields"]["syntax"]}
-    text, (table, note) = pairs_markdown(found | {"limit": 5}), describe_minimal_pairs(found | {"limit": 5})
+    text, (table, note) = as_markdown(pairs_rows(found, COARSE)), describe_minimal_pairs(found | {"limit": 5})
     assert text.count("\n") == 4 and "&lt;b&gt;\\|\\\\n" in text and len(text.splitlines()[-2]) < 300
     assert "&lt;b&gt;|" in table and "<b>" not in table
     assert "3 pairs" in note and "the first 5 of each phenomenon" in note

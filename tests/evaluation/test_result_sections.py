@@ -2,7 +2,7 @@ import pytest
 
 from keras_bert_flow.evaluation.report import MAX_CLASSES, MAX_TEXT, Report, render_report
 from keras_bert_flow.evaluation.results import worst_errors
-from keras_bert_flow.evaluation.summary import texts_markdown
+from keras_bert_flow.evaluation.summary import remarks_markdown
 from tests.evaluation.test_report import Page, full_report, replace
 from tests.evaluation.test_results import results_of, results_of_kind
 from tests.tasks.kinds import CASES, make_case
@@ -40,9 +40,9 @@ def test_report_says_what_was_not_read_of_the_texts():
     page = Page(render_report(Report("t", results)))
     assert "Not read" in page.sections and said in page.text and "train: 1.00 % of the characters" in page.text
     assert "dev: " not in page.text
-    (lines,) = texts_markdown(results)
+    (lines,) = remarks_markdown(results)
     assert lines.startswith("Not read:\n\n- train: 3 of 40 texts") and len(lines.splitlines()) == 4
-    assert texts_markdown(results_of([[0, 1, 2, 1]])) == []
+    assert remarks_markdown(results_of([[0, 1, 2, 1]])) == []
 
 
 @pytest.mark.slow

@@ -4,8 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from keras_bert_flow.console.terminal import as_markdown
 from keras_bert_flow.evaluation.results import RunPredictions, build_results, worst_errors
-from keras_bert_flow.evaluation.summary import align, interval_sentence, result_rows, results_markdown, verdict
+from keras_bert_flow.evaluation.summary import align, interval_sentence, result_rows, verdict
 from keras_bert_flow.tasks.classification import Classification, Regression
 from keras_bert_flow.tasks.core.texts import TextExample
 from tests.tasks.kinds import CASES, make_case
@@ -156,7 +157,7 @@ def test_worst_numbers_are_the_farthest_off_first():
 
 def test_text_and_markdown_hold_one_table():
     results = results_of([[0, 1, 2, 2], [0, 1, 2, 1]], [[0, 0, 0, 0], [0, 1, 1, 1]])
-    markdown, text = results_markdown(results).splitlines(), align(result_rows(results)).splitlines()
+    markdown, text = as_markdown(result_rows(results)).splitlines(), align(result_rows(results)).splitlines()
     assert text[0].split() == ["model", "accuracy", "%", "macro", "F1", "%", "Matthews", "correlation", "runs"]
     assert markdown[1] == "| --- | ---: | ---: | ---: | ---: |"
     del markdown[1]
@@ -192,7 +193,7 @@ def test_text_and_markdown_hold_one_table():
 @pytest.mark.first_form
 def test_table_of_every_kind_begins_with_the_main_metric(name, columns, baseline):
     results = results_of_kind(name)
-    lines = [[*map(str.strip, line.strip("|").split("|"))] for line in results_markdown(results).splitlines()]
+    lines = [[*map(str.strip, line.strip("|").split("|"))] for line in as_markdown(result_rows(results)).splitlines()]
     assert lines[0] == ["model", *columns, "runs"]
     assert [line[0] for line in lines[3:]] == ["random weights", "pre-trained"]
     assert lines[2][0].startswith(baseline) and baseline in verdict(results)

@@ -10,14 +10,15 @@ import typer.main
 
 from keras_bert_flow.cli import app
 from keras_bert_flow.config.finetuning import TASKS
-from keras_bert_flow.evaluation.evaluate import write_commands, write_python
+from keras_bert_flow.evaluation.evaluate import describe_usage
 
 ODD = Path("/results of 'mine'/$HOME/model")
 
 
 @pytest.mark.parametrize("kind", TASKS)
 def test_commands_parse(kind: str):
-    lines = [line for line in write_commands(ODD, kind, "jax").splitlines() if line and not line.startswith("#")]
+    shown, _ = describe_usage(ODD, kind, "jax")
+    lines = [line for line in shown.splitlines() if line and not line.startswith("#")]
     commands = typer.main.get_command(app).commands
     assert len(lines) == 5
     for line in lines:
@@ -27,6 +28,6 @@ def test_commands_parse(kind: str):
 
 
 def test_python_names_the_folder():
-    code = write_python(ODD)
+    _, code = describe_usage(ODD, "classification", "jax")
     ast.parse(code)
     assert len(re.findall(re.escape(repr(str(ODD))), code)) == 2

@@ -33,7 +33,7 @@ from keras_bert_flow.config.pretraining import DistillationConfig, ModelConfig
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.results.publishing import Contents, publish
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS
 

@@ -156,7 +156,7 @@ def write_text(folder: Path):
 
 
 def _write_vocabulary(folder: Path) -> Path:
-    from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+    from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
     path = folder / "words.txt"
     words = ("the", "cat", "run", "##ning", "house", "3", ".", ",", "!", "学")
@@ -203,7 +203,7 @@ def find_finetuning(folder: Path) -> Results:
 
 
 def _finetune_kinds(folder: Path) -> Iterator[tuple[str, Results]]:
-    from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+    from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
     from tests.oracles.tiny_model import write_tiny_model
     from tests.tasks.kinds import LETTERS
     from tests.training.finetune_cases import OF_ANY_LENGTH, finetune_case
@@ -254,7 +254,7 @@ def _write_inputs(folder: Path, objective: str = "mlm_nsp") -> Path:
 
 def _write_model(folder: Path) -> Path:
     """Write a classifier with random weights that knows the words of the task."""
-    from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+    from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
     from tests.oracles.tiny_model import write_tiny_model
     from tests.training.separable_task import WORDS
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_bert_flow.tasks.formats.squad import ContextQuestion
 from keras_bert_flow.tasks.question_answering import QuestionAnswering
-from keras_bert_flow.text.tokenizers.tokenizer import encode_with_offsets, find_pieces
+from keras_bert_flow.text.tokenizers.tokenizer import find_pieces
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 
@@ -46,7 +46,7 @@ def _explain(
     task: QuestionAnswering, tokenizer: WordPieceTokenizer, example: ContextQuestion, sequence_length: int
 ) -> str:
     """Return why a question's right answer is not what is decoded from its labels."""
-    _, starts, ends = encode_with_offsets(tokenizer, example.context)
+    _, starts, ends = tokenizer.encode_with_offsets(example.context)
     answer = example.answers[0]
     gold = find_pieces(starts, ends, answer.start, answer.start + len(answer.text))
     if gold is None:

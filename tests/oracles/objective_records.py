@@ -8,7 +8,7 @@ from keras_bert_flow.results.manifest import write_manifest
 from keras_bert_flow.text.masking import MaskingRule
 from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances
 from keras_bert_flow.text.rows import TokenizedDocument
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
 VOCABULARY_SIZE = 40
 SEQUENCE_LENGTH = 16

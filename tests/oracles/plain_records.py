@@ -4,7 +4,7 @@ import numpy as np
 
 from keras_bert_flow.records.tfrecord import write_tfrecords
 from keras_bert_flow.results.manifest import write_manifest
-from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
+from keras_bert_flow.text.vocabulary import write_vocabulary
 from tests.oracles.examples import encode_example
 
 LENGTH, PREDICTIONS, FRACTION = 32, 5, 0.15

@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
 PIECES = (*SPECIAL_PIECES, "a", "b", "c")
 HIDDEN, INTERMEDIATE, POSITIONS = 4, 8, 64

@@ -9,7 +9,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.example import encode_records
 from keras_bert_flow.records.tfrecord import write_tfrecords
 from keras_bert_flow.results.manifest import write_manifest
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
 VOCABULARY_SIZE = 50
 SEQUENCE_LENGTH = 16

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import keras_bert_flow as kbf
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL
 

@@ -2,7 +2,7 @@
 
 from keras_bert_flow.tasks.formats.squad import Answer, ContextQuestion
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 LETTERS = [*"abcdefghijklmnopqrstuvwxyz"]
 PIECES = [

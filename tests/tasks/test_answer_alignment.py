@@ -8,9 +8,8 @@ from keras_bert_flow.tasks.core.texts import describe_unreachable
 from keras_bert_flow.tasks.formats.squad import Answer, ContextQuestion, read_questions
 from keras_bert_flow.tasks.question_answering import QuestionAnswering, explain_answers
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.tokenizers.tokenizer import encode_with_offsets
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles.answer_alignment import check_alignment
 from tests.oracles.answer_spans import slow_windows
 from tests.tasks.questions import TOKENIZER, ask
@@ -147,7 +146,7 @@ def test_spans_of_chinese_pieces_are_given_back():
     rng, examples = np.random.default_rng(8), []
     contexts = Path(DATA, "corpus/wiki_zh.txt").read_text(encoding="utf-8").split("\n\n")[:150]
     for number, context in enumerate(contexts):
-        _, starts, ends = encode_with_offsets(tokenizer, context)
+        _, starts, ends = tokenizer.encode_with_offsets(context)
         first = int(rng.integers(len(starts)))
         last = min(first + int(rng.integers(30)), len(starts) - 1)
         gold = Answer(context[starts[first] : ends[last]], int(starts[first]))
@@ -179,7 +178,7 @@ def test_rows_of_real_questions_hold_question_and_window():
     expected = []
     for example in examples:
         question = tokenizer.encode(example.question)[:12].tolist()
-        ids, starts, ends = encode_with_offsets(tokenizer, example.context)
+        ids, starts, ends = tokenizer.encode_with_offsets(example.context)
         for begin, end in slow_windows(len(ids), 128 - 3 - len(question), 50):
             row = [tokenizer.cls_id, *question, tokenizer.sep_id, *ids[begin:end].tolist(), tokenizer.sep_id]
             expected.append((example.id, row, starts[begin:end].tolist(), ends[begin:end].tolist()))

@@ -7,7 +7,7 @@ from keras_bert_flow.tasks.core.task import Features
 from keras_bert_flow.tasks.core.texts import CutTexts, describe_cut
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 TOKENIZER = WordPieceTokenizer([*SPECIAL_PIECES, "a", "b"])
 CHOICE = {"context": "context", "question": None, "choices": ("x", "y")}

@@ -5,7 +5,7 @@ import pytest
 
 from keras_bert_flow.tasks.core.task import Features, join_texts
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from tests.tasks.kinds import CASES, TOKENIZER, make_case
 
 PIECES = (*SPECIAL_PIECES, "the", "fox", "run", "##s", "##ning", "quick", ",", "e", "##t", "a", "b", "##b")

@@ -12,7 +12,7 @@ import zstandard
 
 from keras_bert_flow.tasks.minimal_pairs import encode_pairs, read_minimal_pairs
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 DATA = os.environ.get("KBF_TEST_DATA")
 PACK = {

@@ -11,7 +11,7 @@ from keras_bert_flow.tasks.formats.conll import read_tagged_words
 from keras_bert_flow.tasks.formats.tagged_words import TaggedWords
 from keras_bert_flow.tasks.token_classification import TokenClassification
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles.google_tokenizer import google_pieces
 
 pytestmark = pytest.mark.any_backend

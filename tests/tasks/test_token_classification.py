@@ -11,7 +11,7 @@ from keras_bert_flow.tasks.formats.conll import write_conll
 from keras_bert_flow.tasks.formats.tagged_words import TaggedWords, find_fault, spans_of
 from keras_bert_flow.tasks.token_classification import TokenClassification
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 DATA = os.environ.get("KBF_TEST_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="KBF_TEST_DATA is not set")

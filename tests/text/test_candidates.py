@@ -4,7 +4,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from keras_bert_flow.text.vocabulary.learner import MAX_PIECE_CHARACTERS, find_candidates
+from keras_bert_flow.text.learner import MAX_PIECE_CHARACTERS, find_candidates
 
 
 def find_slowly(word_counts):

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
+from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.patience import PATIENCE_SECONDS
 
 DATA = os.environ.get("KBF_TEST_DATA")
@@ -164,7 +164,7 @@ def test_learner_needs_fewer_tokens_for_unseen_text_than_merging(size):
 
 LEARN_HALF_A_MILLION_WORDS = """
 import numpy as np
-from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
+from keras_bert_flow.text.learner import learn_vocabulary
 
 rng = np.random.default_rng(0)
 letters = np.array(list("etaoinshrdlcumwfgypbvkjxqz"))

@@ -4,10 +4,10 @@ import unicodedata
 
 import pytest
 
-from keras_bert_flow.text.tokenizers.lost_characters import count_lost, count_stripped, describe_lost
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.tokenizer import count_lost, count_stripped, describe_lost
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 PIECES = [*SPECIAL_PIECES, *"abcไทย", *(f"##{letter}" for letter in "abcไทย")]
 

@@ -8,10 +8,9 @@ import pytest
 
 from keras_bert_flow.text.corpus.documents import make_document
 from keras_bert_flow.text.tokenizers import normalization
-from keras_bert_flow.text.tokenizers.normalization import HAN_RANGES, decompose, normalize_text
-from keras_bert_flow.text.tokenizers.tokenizer import encode_with_offsets
+from keras_bert_flow.text.tokenizers.normalization import HAN_RANGES, Remembered, decompose, normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles.google_tokenizer import google_words
 
 DATA = os.environ.get("KBF_TEST_DATA")
@@ -118,11 +117,10 @@ def test_normalization_equals_the_original_on_runs_of_marks():
 def test_tables_of_characters_are_bounded(monkeypatch):
     text = "".join(map(chr, range(0x300, 0x800)))
     expected = [normalize_text(text, cased) for cased in (False, True)]
-    monkeypatch.setattr(normalization, "MAX_REMEMBERED_CODES", 100)
-    monkeypatch.setattr(normalization, "_CLEANED", type(normalization._CLEANED)(normalization._CLEANED._replace))
+    monkeypatch.setattr(normalization, "_CLEANED", Remembered(normalization._CLEANED._find, 100))
     for name in ("_FOLDED", "_STRIPPED", "_SPACED"):
         tables = getattr(normalization, name)
-        fresh = {split_han: type(table)(table._replace) for split_han, table in tables.items()}
+        fresh = {split_han: Remembered(table._find, 100) for split_han, table in tables.items()}
         monkeypatch.setattr(normalization, name, fresh)
     assert [normalize_text(text, cased) for cased in (False, True)] == expected
     assert len(normalization._FOLDED[True]) == len(normalization._SPACED[True]) == 100
@@ -162,7 +160,7 @@ def count_words_of_line(text):
 
 
 def encode_line(text):
-    encode_with_offsets(WordPieceTokenizer([*SPECIAL_PIECES, "a", "##a"]), text)
+    WordPieceTokenizer([*SPECIAL_PIECES, "a", "##a"]).encode_with_offsets(text)
 
 
 def split_line(text):

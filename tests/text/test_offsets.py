@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.text.tokenizers import tokenizer as offsets_module
+from keras_bert_flow.text.tokenizers import normalization, wordpiece
 from keras_bert_flow.text.tokenizers.normalization import clean_text
-from keras_bert_flow.text.tokenizers.tokenizer import CHUNK, encode_with_offsets, find_pieces
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import find_pieces
+from keras_bert_flow.text.tokenizers.wordpiece import CHUNK, WordPieceTokenizer
 from tests.oracles.piece_offsets import traced_pieces
 
 DATA = os.environ.get("KBF_TEST_DATA")
@@ -53,7 +53,7 @@ def make_published(name):
 def shown(text, cased=False):
     """Return the pieces of a text with what each was made of."""
     tokenizer = WordPieceTokenizer(PIECES, cased)
-    ids, starts, ends = encode_with_offsets(tokenizer, text)
+    ids, starts, ends = tokenizer.encode_with_offsets(text)
     assert ids.tolist() == tokenizer.encode(text).tolist()
     assert {part.dtype for part in (ids, starts, ends)} == {np.dtype(np.int32)}
     return [(PIECES[i], text[start:end]) for i, start, end in zip(ids, starts, ends, strict=True)]
@@ -110,12 +110,12 @@ def test_chunks_are_what_cleaning_leaves_between_spaces():
 def test_offsets_are_the_same_when_nothing_is_remembered(monkeypatch):
     text = "unaffable café unaffable, 中 xyz, " * 3
     expected = shown(text)
-    monkeypatch.setattr(offsets_module, "MAX_REMEMBERED_WORDS", 1)
-    monkeypatch.setattr(offsets_module, "MAX_REMEMBERED_CHARACTERS", 5)
+    monkeypatch.setattr(wordpiece, "MAX_REMEMBERED_WORDS", 1)
+    monkeypatch.setattr(normalization, "MAX_REMEMBERED_CHARACTERS", 5)
     tokenizer = WordPieceTokenizer(PIECES)
-    ids, starts, ends = encode_with_offsets(tokenizer, text)
+    ids, starts, ends = tokenizer.encode_with_offsets(text)
     assert [(PIECES[i], text[start:end]) for i, start, end in zip(ids, starts, ends, strict=True)] == expected
-    assert list(offsets_module._remember_spans(tokenizer)) == ["café"]
+    assert list(tokenizer._spans) == ["café"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_find_pieces_takes_every_piece_that_the_span_touches(start, end, pieces)
 
 
 def assert_equals_the_oracle(tokenizer, vocabulary, text):
-    ids, starts, ends = encode_with_offsets(tokenizer, text)
+    ids, starts, ends = tokenizer.encode_with_offsets(text)
     found = list(zip([tokenizer.pieces[i] for i in ids], starts.tolist(), ends.tolist(), strict=True))
     assert found == traced_pieces(text, vocabulary, tokenizer.cased), ascii(text)
     assert ids.tolist() == tokenizer.encode(text).tolist()
@@ -171,7 +171,7 @@ def test_offsets_equal_the_oracle_on_real_text(name, file, step):
     for line in lines[::7]:
         assert_equals_the_oracle(tokenizer, vocabulary, line)
     for line in lines:
-        ids, starts, ends = encode_with_offsets(tokenizer, line)
+        ids, starts, ends = tokenizer.encode_with_offsets(line)
         assert ids.tolist() == tokenizer.encode(line).tolist()
         assert (starts < ends).all() and (np.diff(starts) >= 0).all() and (np.diff(ends) >= 0).all()
 
@@ -191,6 +191,6 @@ def test_ids_are_those_of_the_tokenizer_for_every_kind_of_character(name):
         text = (
             f"un{chr(code)}Able {chr(rng.choice(marks))}{chr(code)}{chr(rng.choice(marks))},{chr(rng.choice(codes))}e"
         )
-        ids, starts, ends = encode_with_offsets(tokenizer, text)
+        ids, starts, ends = tokenizer.encode_with_offsets(text)
         assert ids.tolist() == tokenizer.encode(text).tolist(), ascii(text)
         assert (starts < ends).all() and (np.diff(starts) >= 0).all() and (np.diff(ends) >= 0).all(), ascii(text)

@@ -8,7 +8,7 @@ import pytest
 from pyarrow import parquet
 
 from keras_bert_flow.text.corpus.documents import ReadingRule, find_fault
-from keras_bert_flow.text.corpus.parquet import ColumnChunk, read_chunks
+from keras_bert_flow.text.corpus.parquet import ColumnChunk, list_chunks
 
 TABLE = pa.table(
     {
@@ -53,9 +53,9 @@ def test_chunks_have_the_sizes_of_pyarrow(options):
             for column in columns
             if column.path_in_schema == name
         ]
-        assert read_chunks(file, name) == expected
+        assert list_chunks(file, "a.parquet", name) == expected
         assert file.tell() == 5
-    assert read_chunks(file, "share") == []  # is within another column
+    assert list_chunks(file, "a.parquet", "share") == []  # is within another column
 
 
 @pytest.mark.slow
@@ -66,14 +66,15 @@ def test_cut_and_mutated_footers_are_refused_or_read():
         damaged = bytearray(content)
         damaged[chance.randrange(start, len(content) - 8)] = chance.choice((0, 0x15, 0x1C, 0x7F, 0xFF))
         try:
-            read_chunks(io.BytesIO(damaged), "text")
+            list_chunks(io.BytesIO(damaged), "a.parquet", "text")
         except ValueError as error:
             refused += 1
             assert "\n" not in str(error)
     assert refused > 100
     for nested in (b"\x1c", b"\x19\x1c"):  # structures in structures, with or without lists between
         with pytest.raises(ValueError, match="footer"):
-            read_chunks(io.BytesIO(nested * 5000 + (5000 * len(nested)).to_bytes(4, "little") + b"PAR1"), "text")
+            content = nested * 5000 + (5000 * len(nested)).to_bytes(4, "little") + b"PAR1"
+            list_chunks(io.BytesIO(content), "a.parquet", "text")
 
 
 def test_footer_that_contradicts_itself_is_one_line(tmp_path):

@@ -11,8 +11,9 @@ import pytest
 import tokenizers
 
 from keras_bert_flow.text.tokenizers import wordpiece as tokenizer_module
-from keras_bert_flow.text.tokenizers.wordpiece import MAX_REMEMBERED_CHARACTERS, WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.tokenizers.normalization import MAX_REMEMBERED_CHARACTERS
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.oracles.google_tokenizer import google_pieces
 from tests.patience import PATIENCE_SECONDS
 
@@ -139,7 +140,7 @@ def test_tokenizer_is_right_beyond_its_memory(monkeypatch):
     tokenizer = WordPieceTokenizer(PIECES)
     assert tokenizer.encode("the unaffable a unaffable").tolist() == [0, 2, 3, 4, 8, 2, 3, 4]
     assert tokenizer.encode("the, (the) unaffable.").tolist() == [0, 6, 6, 0, 6, 2, 3, 4, 6]
-    assert len(tokenizer._ids) == len(tokenizer._ids._word_ids) == 1
+    assert len(tokenizer._ids) == len(tokenizer._word_ids) == 1
 
 
 def test_tokenizer_refuses_pieces_without_specials():
@@ -252,6 +253,6 @@ def test_long_chunks_are_not_remembered():
     tokenizer = WordPieceTokenizer([*SPECIAL_PIECES, "a", "##a", "中"])
     for number in range(5, 205):
         tokenizer.encode("中" * number + " " + "a" * number)
-    remembered = [*tokenizer._ids, *tokenizer._ids._word_ids]
+    remembered = [*tokenizer._ids, *tokenizer._word_ids]
     assert max(map(len, remembered)) == MAX_REMEMBERED_CHARACTERS
     assert tokenizer.encode("a" * 60).tolist() == [5, *[6] * 59]

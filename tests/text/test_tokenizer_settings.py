@@ -11,9 +11,8 @@ from transformers import AutoTokenizer, BertTokenizer
 
 from keras_bert_flow.conversion.directory_files import write_vocabulary
 from keras_bert_flow.data.pretraining_records import RecordsFolder
-from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.files import find_case, find_difference, read_tokenizer_file
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.tokenizers.files import encode_fast_tokenizer, find_case, find_difference, read_tokenizer_file
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 # German, Turkish, Vietnamese, Hindi, Japanese, Korean, Chinese, with accents as characters of their own, and marks
 TEXT = (

@@ -5,12 +5,7 @@ import pytest
 
 from keras_bert_flow.checks.vocabulary import read_pieces
 from keras_bert_flow.conversion.directory_files import check_vocabulary as check_size
-from keras_bert_flow.text.vocabulary.vocab_file import (
-    SPECIAL_PIECES,
-    check_vocabulary,
-    read_vocabulary,
-    write_vocabulary,
-)
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, check_vocabulary, read_vocabulary, write_vocabulary
 
 PIECES = (*SPECIAL_PIECES, "a", "##b", "中", "\u2028", "\u0085")
 

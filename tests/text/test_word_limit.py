@@ -1,6 +1,6 @@
 import pytest
 
-from keras_bert_flow.text.vocabulary.learner import WordLimit, add_histograms, count_places
+from keras_bert_flow.text.learner import WordLimit, add_histograms, count_places
 
 WORDS = {f"w{number}": 1 + number % 4 for number in range(4000)}  # of about 6 places each, 1,000 of each count
 

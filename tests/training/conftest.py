@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.conversion.model_directory import save_model_directory
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer

@@ -6,7 +6,7 @@ from safetensors.numpy import load_file
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
-from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
+from keras_bert_flow.text.vocabulary import write_vocabulary
 from keras_bert_flow.training.finetuning.task_data import TaskData
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, TaskRuns
 from keras_bert_flow.training.loop.logs import read_log

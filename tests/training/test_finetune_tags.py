@@ -8,7 +8,7 @@ import pytest
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.task_data import read_task_data
 from keras_bert_flow.training.loop.logs import read_log

@@ -14,7 +14,8 @@ import pytest
 from keras_bert_flow.cli import app
 from keras_bert_flow.config.finetuning import GridConfig
 from keras_bert_flow.evaluation.evaluate import evaluate_model
-from keras_bert_flow.evaluation.tables import grid_text, read_grid
+from keras_bert_flow.evaluation.summary import align
+from keras_bert_flow.evaluation.tables import grid_rows, read_grid
 from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.tasks.core.metrics import summarise_runs
 from keras_bert_flow.training.finetuning.finetune import finetune
@@ -107,7 +108,7 @@ def test_command_finds_the_grid_and_prints_its_table(place, searched, capsys):
     (place / "task.yaml").write_text(json.dumps(values))  # JSON is YAML
     arguments = ["--model", place / "model", "--task", place / "task.yaml", "--output", searched, "--grid"]
     app(["finetune", *map(str, arguments)], standalone_mode=False)
-    assert capsys.readouterr().out == f"{grid_text(read_grid(searched))}\n{searched}\n"
+    assert capsys.readouterr().out == f"{align(grid_rows(read_grid(searched)))}\n{searched}\n"
 
 
 @pytest.mark.slow

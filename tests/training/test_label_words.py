@@ -13,7 +13,7 @@ from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.tasks.baselines import linear_head
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
+from keras_bert_flow.text.vocabulary import write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.starts import LinearProbe
 from keras_bert_flow.training.finetuning.task_data import describe_left_out, find_label_words, read_task_data

@@ -26,7 +26,7 @@ from keras_bert_flow.conversion.formats.huggingface import (
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_root, find_table_of
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
 CARD = "README.md"
 BARE = "Model"  # architecture without a head

@@ -13,10 +13,9 @@ import numpy as np
 from keras_bert_flow.by_name import Registry
 from keras_bert_flow.conversion.codecs.safetensors_file import TensorMapping
 from keras_bert_flow.files.documents import read_json_object
-from keras_bert_flow.text.tokenizers.added import WordRules
 from keras_bert_flow.text.tokenizers.files import read_word_piece
-from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS, WordRules
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
 # Format-independent form of a model: settings, named tensors and tokenizer, without Keras.
 

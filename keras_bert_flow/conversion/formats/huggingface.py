@@ -13,11 +13,10 @@ from keras_bert_flow.conversion.directory_files import name_own_kernel, write_js
 from keras_bert_flow.conversion.formats.format import Checkpoint, Format, Tensors
 from keras_bert_flow.conversion.sentence_files import ENCODER_FILES, MODULES, WHOLE
 from keras_bert_flow.conversion.tables.table import find_root, find_table_of
-from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.files import read_word_piece
+from keras_bert_flow.text.tokenizers.files import encode_fast_tokenizer, read_word_piece
 from keras_bert_flow.text.tokenizers.settings import ADDED_TOKENS, FAST_TOKENIZER, SPECIAL_MAP
 from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
 CONFIG = "config.json"
 TOKENIZER = (VOCABULARY_FILE, FAST_TOKENIZER, SETTINGS, SPECIAL_MAP, ADDED_TOKENS)

@@ -38,12 +38,10 @@ from keras_bert_flow.conversion.tables.table import FamilyTable, find_table
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
-from keras_bert_flow.text.tokenizers.added import WordRules
-from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import encode_fast_tokenizer, find_tokenizer_file, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, VOCABULARY_FILE, read_vocabulary, write_vocabulary
+from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer, WordRules
+from keras_bert_flow.text.vocabulary import CONTINUATION, VOCABULARY_FILE, read_vocabulary, write_vocabulary
 
 # The JSON files of a KerasHub preset: objects serialised by Keras.
 

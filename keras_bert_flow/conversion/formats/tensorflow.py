@@ -22,8 +22,7 @@ from keras_bert_flow.conversion.directory_files import (
 from keras_bert_flow.conversion.formats.format import Checkpoint, Format, Tensors
 from keras_bert_flow.conversion.formats.huggingface import copy_files
 from keras_bert_flow.conversion.tables.table import find_table
-from keras_bert_flow.text.tokenizers.fast_file import encode_fast_tokenizer
-from keras_bert_flow.text.tokenizers.files import read_word_piece
+from keras_bert_flow.text.tokenizers.files import encode_fast_tokenizer, read_word_piece
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
 
 # BERT's names in the checkpoints of google-research/bert.

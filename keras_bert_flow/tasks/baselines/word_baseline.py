@@ -21,7 +21,7 @@ from keras_bert_flow.tasks.core.task import Prediction, Task
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 # Sparse TF-IDF features of texts and text pairs, for linear models.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 PROJECTS = ("python", "numpy", "keras", "apache_beam", "prefect", "scipy")
 MAX_TRAIN_ROWS = 600  # per project; keeps the classes balanced
 MAX_DEV_ROWS = 100
+MIN_CHARACTERS, MAX_CHARACTERS = 40, 400  # of a text of the task
 DEV_PERCENT = 15  # of the modules
 
 _SKIPPED_FOLDERS = frozenset(
@@ -50,10 +51,13 @@ def builtin_documents() -> Iterator[tuple[str, str]]:
         lines = [line for docstring in docstrings for line in _find_prose(docstring) if _is_new(line, seen)]
         if lines:
             yield module, "\n".join(lines)
-    for topic, text in _read_topics():
-        lines = [line for line in _find_prose(text) if _is_new(line, seen)]
-        if lines:
-            yield f"pydoc_data.topics.{topic}", "\n".join(lines)
+    topics = _find_root("python") / "pydoc_data" / "topics.py"
+    if topics.is_file():
+        assignments = [node for node in ast.parse(topics.read_bytes()).body if isinstance(node, ast.Assign)]
+        for topic, text in sorted(ast.literal_eval(assignments[-1].value).items()):
+            lines = [line for line in _find_prose(text) if _is_new(line, seen)]
+            if lines:
+                yield f"pydoc_data.topics.{topic}", "\n".join(lines)
 
 
 def builtin_task() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
@@ -67,8 +71,15 @@ def builtin_task() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     seen: set[bytes] = set()
     for project, module, docstrings in _read_modules():
         is_dev = _digest(module)[0] * 100 < DEV_PERCENT * 256
-        texts = filter(None, map(_cut_task_text, docstrings))
-        sides[is_dev] += [(text, project) for text in texts if _is_new(text, seen)]
+        for docstring in docstrings:
+            text = ""
+            for paragraph in _find_prose(docstring):
+                longer = f"{text} {paragraph}".strip()
+                if len(longer) > MAX_CHARACTERS:
+                    break
+                text = longer
+            if len(text) >= MIN_CHARACTERS and not _GIVEAWAY.search(text) and _is_new(text, seen):
+                sides[is_dev].append((text, project))
     return _pick_rows(sides[False], MAX_TRAIN_ROWS), _pick_rows(sides[True], MAX_DEV_ROWS)
 
 
@@ -151,20 +162,17 @@ def _walk_definitions(
             yield from _walk_definitions(child)
 
 
-def _read_topics() -> list[tuple[str, str]]:
-    path = _find_root("python") / "pydoc_data" / "topics.py"
-    if not path.is_file():
-        return []
-    assignments = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.Assign)]
-    return sorted(ast.literal_eval(assignments[-1].value).items())
-
-
 def _find_prose(docstring: str) -> list[str]:
     """Return the paragraphs that are prose, each on one line."""
     docstring = docstring.encode("utf-8", "ignore").decode("utf-8")  # a lone surrogate is no text
     paragraphs = (" ".join(" ".join(block).split()) for block in _split_blocks(docstring))
-    paragraphs = (_ROLE.sub(r"\1", paragraph).replace("::", ":") for paragraph in paragraphs)
-    return [paragraph for paragraph in paragraphs if _is_prose(paragraph)]
+    prose = []
+    for paragraph in (_ROLE.sub(r"\1", paragraph).replace("::", ":") for paragraph in paragraphs):
+        others = len(_NOT_LETTER.findall(paragraph))
+        is_text = paragraph.count(" ") >= _MIN_WORDS - 1 and others <= _MAX_OTHER_SHARE * len(paragraph)
+        if is_text and not _ARGUMENT.match(paragraph):
+            prose.append(paragraph)
+    return prose
 
 
 def _split_blocks(docstring: str) -> Iterator[list[str]]:
@@ -194,22 +202,6 @@ def _split_blocks(docstring: str) -> Iterator[list[str]]:
             indent = line_indent if text else indent
         if text.endswith("::") and not is_code:
             code_indent = line_indent
-
-
-def _is_prose(paragraph: str) -> bool:
-    others = len(_NOT_LETTER.findall(paragraph))
-    is_text = paragraph.count(" ") >= _MIN_WORDS - 1 and others <= _MAX_OTHER_SHARE * len(paragraph)
-    return is_text and not _ARGUMENT.match(paragraph)
-
-
-def _cut_task_text(docstring: str) -> str | None:
-    text = ""
-    for paragraph in _find_prose(docstring):
-        longer = f"{text} {paragraph}".strip()
-        if len(longer) > 400:
-            break
-        text = longer
-    return text if len(text) >= 40 and not _GIVEAWAY.search(text) else None
 
 
 def _pick_rows(rows: list[tuple[str, str]], max_rows: int) -> list[tuple[str, str]]:

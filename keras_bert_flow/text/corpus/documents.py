@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import BinaryIO, NamedTuple
 
-from keras_bert_flow.text.corpus.inputs import LOCAL, PARQUET, Storage, is_jsonl, is_remote, open_input, whole_file
+from keras_bert_flow.text.corpus.inputs import LOCAL, PARQUET, Storage, input_format, is_remote, open_input, whole_file
 from keras_bert_flow.text.corpus.lines import LineReader, ReadingRule
 from keras_bert_flow.text.corpus.parquet import read_column
 
@@ -153,7 +153,15 @@ def read_texts(
     """
     with open_input(path, storage) as file:
         counts = Counter() if counts is None else counts
-        for lines in _split(path, LineReader(file, path, rule, counts)):
+        reader = LineReader(file, path, rule, counts)
+        documents: Iterator[list[str]]
+        if path.endswith(PARQUET):
+            documents = map(str.splitlines, reader.read_parquet())
+        elif input_format(path).startswith(".jsonl"):
+            documents = map(str.splitlines, reader.read_jsonl())
+        else:
+            documents = _split_text(reader.read_text())
+        for lines in documents:
             counts["documents"] += 1
             yield lines
 
@@ -197,15 +205,8 @@ def make_document(lines: Iterable[str], split_lines: bool) -> Document:
     return Document(digest.hexdigest(), sentences)
 
 
-def _split(path: str, lines: LineReader) -> Iterator[list[str]]:
-    if path.endswith(PARQUET):
-        return map(str.splitlines, lines.read_parquet())
-    if is_jsonl(path):
-        return map(str.splitlines, lines.read_jsonl())
-    return _split_text(lines.read_text())
-
-
 def _split_text(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the lines of each document, between blank lines."""
     texts: list[str] = []
     for line in lines:
         if line:

@@ -36,12 +36,14 @@ class Storage(Protocol):
 
     def find_state(self, path: str) -> str | None:
         """Return what changes with the content of a remote file, such as its size and time; None if that is unknown."""
+        return None
 
     def find_version(self, path: str) -> str | None:
         """Return the state of a remote file; None if it may change again without another one."""
+        return None
 
 
-class LocalStorage:
+class LocalStorage(Storage):
     """The local disks."""
 
     def find(self, pattern: str, suffixes: tuple[str, ...]) -> list[str]:
@@ -59,12 +61,6 @@ class LocalStorage:
 
     def is_output(self, folder: str) -> bool:
         return is_output(Path(folder))
-
-    def find_state(self, path: str) -> str | None:
-        return None
-
-    def find_version(self, path: str) -> str | None:
-        return None
 
 
 LOCAL = LocalStorage()
@@ -263,13 +259,8 @@ def describe_damage(path: str, error: Exception) -> ValueError:
 
 
 def input_format(path: str) -> str:
-    """Return the suffix of a file that determines how its bytes are read, such as `.jsonl.gz`."""
+    """Return the suffix of a file that determines how its bytes are read, such as `.jsonl.gz`, JSON in each line."""
     return next(suffix for suffix in sorted(SUFFIXES, key=len, reverse=True) if path.endswith(suffix))
-
-
-def is_jsonl(path: str) -> bool:
-    """Return whether each line of a corpus file is a document in JSON."""
-    return input_format(path).startswith(".jsonl")
 
 
 def _expand(pattern: str, storage: Storage) -> tuple[list[str], list[str]]:

@@ -1,7 +1,7 @@
 """Read a text column of a Parquet file, and its sizes without PyArrow, which aborts at a footer that is damaged."""
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -38,31 +38,32 @@ class ColumnChunk:
     packed_dictionary: int
 
 
-def read_chunks(file: BinaryIO, name: str) -> list[ColumnChunk]:
+def list_chunks(file: BinaryIO, path: str, name: str) -> list[ColumnChunk]:
     """Return the chunks of the column `name`, in the order of the row groups; the file position is restored.
 
     A nested column has a chunk for each of its parts.
 
     Raises:
-        ValueError: the footer is not that of a Parquet file.
+        ValueError: the footer is not that of a Parquet file; the message names the file, `path`.
     """
-    place = file.tell()
-    file.seek(-MAGIC_BYTES - LENGTH_BYTES, io.SEEK_END)
-    length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-    file.seek(-MAGIC_BYTES - LENGTH_BYTES - length, io.SEEK_END)
-    footer = file.read(length)
-    file.seek(place)
-    try:
-        groups = _Reader(footer).read_struct()[_ROW_GROUPS]
-        columns = [column[_COLUMN_METADATA] for group in groups for column in group[_COLUMNS]]
-        return [_to_chunk(column) for column in columns if column[_PATH][0] == name.encode()]
-    except (IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"its footer is no description of a file ({error})") from error
-
-
-def _to_chunk(column: dict[int, Any]) -> ColumnChunk:
-    dictionary = column.get(_DICTIONARY_PAGE) or column[_DATA_PAGE]  # 0 means none as well
-    return ColumnChunk(column[_PACKED], column[_UNPACKED], max(0, column[_DATA_PAGE] - dictionary))
+    with whole_file(path):
+        place = file.tell()
+        file.seek(-MAGIC_BYTES - LENGTH_BYTES, io.SEEK_END)
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        file.seek(-MAGIC_BYTES - LENGTH_BYTES - length, io.SEEK_END)
+        footer = file.read(length)
+        file.seek(place)
+        try:
+            groups = _Reader(footer).read_struct()[_ROW_GROUPS]
+            chunks = []
+            for column in (column[_COLUMN_METADATA] for group in groups for column in group[_COLUMNS]):
+                if column[_PATH][0] == name.encode():
+                    dictionary = column.get(_DICTIONARY_PAGE) or column[_DATA_PAGE]  # 0 means none as well
+                    packed_dictionary = max(0, column[_DATA_PAGE] - dictionary)
+                    chunks.append(ColumnChunk(column[_PACKED], column[_UNPACKED], packed_dictionary))
+        except (IndexError, KeyError, TypeError) as error:
+            raise ValueError(f"its footer is no description of a file ({error})") from error
+    return chunks
 
 
 class _Reader:
@@ -88,27 +89,21 @@ class _Reader:
             return self._read_integer()
         if kind == _DOUBLE:
             return self._take(8)
-        readers: dict[int, Callable[[], Any]] = {
-            _TRUE: self._read_byte,  # in a list, where the kind does not hold the value
-            _FALSE: self._read_byte,
-            _BYTE: self._read_byte,
-            _BINARY: lambda: self._take(self._read_varint()),
-            _LIST: self._read_list,
-            _SET: self._read_list,
-            _MAP: self._read_map,
-            _STRUCT: self.read_struct,
-        }
-        return readers[kind]()
-
-    def _read_list(self) -> list[Any]:
-        header = self._read_byte()
-        size = self._read_varint() if header >> 4 == 15 else header >> 4
-        return [self._read_value(header & 15) for _ in range(size)]  # each value takes a byte, so the content bounds it
-
-    def _read_map(self) -> list[tuple[Any, Any]]:
-        size = self._read_varint()
-        kinds = self._read_byte() if size else 0
-        return [(self._read_value(kinds >> 4), self._read_value(kinds & 15)) for _ in range(size)]
+        if kind == _BINARY:
+            return self._take(self._read_varint())
+        if kind in (_LIST, _SET):
+            header = self._read_byte()
+            size = self._read_varint() if header >> 4 == 15 else header >> 4
+            return [self._read_value(header & 15) for _ in range(size)]  # each takes a byte, so the content bounds it
+        if kind == _MAP:
+            size = self._read_varint()
+            kinds = self._read_byte() if size else 0
+            return [(self._read_value(kinds >> 4), self._read_value(kinds & 15)) for _ in range(size)]
+        if kind == _STRUCT:
+            return self.read_struct()
+        if kind in (_TRUE, _FALSE, _BYTE):  # a truth value in a list, where the kind does not hold it
+            return self._read_byte()
+        raise KeyError(kind)
 
     def _read_integer(self) -> int:
         value = self._read_varint()
@@ -162,19 +157,22 @@ def read_column(file: BinaryIO, path: str, name: str) -> Iterator[bytes | None]:
 
 def open_table(file: BinaryIO, path: str, name: str):
     """Open a Parquet file that has the column, reading only its footer; errors as for `read_column`."""
-    from pyarrow import parquet
+    from pyarrow import parquet, types
 
     with whole_file(path):
         table = parquet.ParquetFile(file, buffer_size=_BYTES, pre_buffer=False, page_checksum_verification=True)
         schema = table.schema_arrow
-    _check_column(schema, path, name)
+    texts = []
+    for field in schema:
+        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+        if types.is_string(kind) or types.is_large_string(kind):
+            texts.append(field.name)
+    if texts.count(name) != 1:
+        raise ValueError(
+            f"A Parquet file must have the column of text `{name}`, once. Received: {path}, whose columns of text are: "
+            f"{', '.join(texts) or 'none'}. Name one by --set corpus.text_field=NAME."
+        )
     return table
-
-
-def list_chunks(file: BinaryIO, path: str, name: str) -> list[ColumnChunk]:
-    """Return the sizes of a column in each row group; errors as for `read_column`."""
-    with whole_file(path):
-        return read_chunks(file, name)
 
 
 def choose_rows(chunks: Sequence[ColumnChunk], path: str) -> int:
@@ -193,20 +191,3 @@ def choose_rows(chunks: Sequence[ColumnChunk], path: str) -> int:
             )
         longest = max(longest, min(chunk.unpacked, _MAX_PACKING_RATIO * chunk.packed_dictionary))
     return max(1, min(_ROWS, _HELD_BYTES // max(longest, 1)))
-
-
-def _check_column(schema, path: str, name: str) -> None:
-    import pyarrow as pa
-
-    texts = [field.name for field in schema if _is_text(pa, field.type)]
-    if texts.count(name) != 1:
-        raise ValueError(
-            f"A Parquet file must have the column of text `{name}`, once. Received: {path}, whose columns of text are: "
-            f"{', '.join(texts) or 'none'}. Name one by --set corpus.text_field=NAME."
-        )
-
-
-def _is_text(pa, kind) -> bool:
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind)

@@ -14,7 +14,15 @@ from itertools import islice
 
 import numpy as np
 
-from keras_bert_flow.text.objectives.objective import ROWS, Estimate, InstanceRule, Objective, find_objective
+from keras_bert_flow.text.objectives.objective import (
+    ROWS,
+    Batch,
+    Estimate,
+    Features,
+    InstanceRule,
+    Objective,
+    find_objective,
+)
 from keras_bert_flow.text.rows import TokenizedDocument, TokenRows, pad_texts
 
 SPECIAL_TOKENS = 2  # [CLS] text [SEP]
@@ -44,6 +52,32 @@ class MaskedTokens(Objective):
             return int(1000 * ((tokens + 1) / room + PADDED_PER_DOCUMENT)) + 1  # [SEP] after a document
 
         return estimate
+
+
+class Distillation(MaskedTokens):
+    """Masked tokens that a teacher model predicts as well: batches for a student, from records of any objective.
+
+    Only the masked tokens of the records are used. The outputs `soft` and `hidden` of the model are losses that do not
+    depend on labels, which are 0.
+
+    Args:
+        has_soft_targets, has_hidden_states: whether the model has these outputs.
+    Source: Sanh et al. 2019 (DistilBERT), section 3; arXiv:1910.01108.
+    """
+
+    has_words_head = False
+
+    def __init__(self, has_soft_targets: bool = True, has_hidden_states: bool = True):
+        self._has_soft_targets, self._has_hidden_states = has_soft_targets, has_hidden_states
+
+    def make_batch(self, features: Features) -> Batch:
+        x, y, weights = super().make_batch(features)
+        if self._has_soft_targets:
+            y, weights = y | {"soft": np.zeros_like(y["mlm"])}, weights | {"soft": weights["mlm"]}
+        if self._has_hidden_states:
+            labels, mask = np.zeros_like(x["token_ids"]), (x["padding_mask"] > 0).astype("float32")
+            y, weights = y | {"hidden": labels}, weights | {"hidden": mask}
+        return x, y, weights
 
 
 def pack_documents(

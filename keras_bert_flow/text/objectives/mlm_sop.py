@@ -9,23 +9,15 @@ A known property that is kept: the sentence that fills a chunk is more often a l
 on average, and lengths alone predict the order a little better than chance.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from keras_bert_flow.text.objectives.objective import Estimate, InstanceRule, SentenceLabel
-from keras_bert_flow.text.objectives.pairs import (
-    SPECIAL_TOKENS,
-    PairEstimate,
-    PairPlaces,
-    SentencePairs,
-    draw_target,
-    make_pair_rows,
-)
-from keras_bert_flow.text.rows import Pool, TokenizedDocument, TokenRows
+from keras_bert_flow.text.objectives.mlm_nsp import SPECIAL_TOKENS, PairPlaces, SentencePairs, draw_target
+from keras_bert_flow.text.objectives.objective import SentenceLabel
+from keras_bert_flow.text.rows import Pool
 
 SWAPPED_SHARE = 0.5
-PAIRS_PER_CHUNK, LEAST_PAIRS = 1.0, 2.0  # no sentence is used again
 
 
 class SentenceOrder(SentencePairs):
@@ -42,37 +34,22 @@ class SentenceOrder(SentencePairs):
     needed = "a document of two or more sentences to train on, for pairs of neighbouring segments"
     least_sentences = 2
     most_padding = 0.5
+    purpose = "ordered pairs"
+    pairs_per_chunk, least_pairs = 1.0, 2.0  # no sentence is used again
 
-    def make_rows(
-        self, documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule, seed: int
-    ) -> Iterator[TokenRows]:
-        return make_pair_rows(draw_ordered_pairs, "ordered pairs", documents, copies, rule, seed)
-
-    def estimate_instances(self, sequence_length: int, short_fraction: float) -> Estimate:
-        return PairEstimate(sequence_length, short_fraction, self.least_sentences, PAIRS_PER_CHUNK, LEAST_PAIRS)
-
-
-def draw_ordered_pairs(
-    pool: Pool, number: int, sequence_length: int, short_fraction: float, rng: np.random.Generator
-) -> Iterator[PairPlaces]:
-    """Draw the pairs of one pass over a document; the label of a pair is whether its segments are swapped.
-
-    Args:
-        pool: contains the document.
-        number: index of the document.
-        sequence_length: most tokens of an instance, special tokens included.
-        short_fraction: share of passes whose target length is drawn from 2 to the longest.
-        rng: source of every random choice.
-    """
-    start, stop = pool.firsts[number : number + 2]
-    target = draw_target(sequence_length - SPECIAL_TOKENS, short_fraction, rng)
-    draws = iter(rng.random((stop - start, 2)).tolist())
-    while start < stop - 1:
-        for_split, for_label = next(draws)
-        end = max(pool.end_of_chunk(start, stop, target), start + 2)
-        if end == stop - 1:
-            end += 1  # no sentence is left alone
-        split = start + 1 + int(for_split * (end - start - 1))
-        first, second = pool.place(start, split), pool.place(split, end)
-        yield (*second, *first, 1) if for_label < SWAPPED_SHARE else (*first, *second, 0)
-        start = end
+    def draw_pairs(
+        self, pool: Pool, number: int, sequence_length: int, short_fraction: float, rng: np.random.Generator
+    ) -> Iterator[PairPlaces]:
+        """Draw the pairs of one pass over a document; the label of a pair is whether its segments are swapped."""
+        start, stop = pool.firsts[number : number + 2]
+        target = draw_target(sequence_length - SPECIAL_TOKENS, short_fraction, rng)
+        draws = iter(rng.random((stop - start, 2)).tolist())
+        while start < stop - 1:
+            for_split, for_label = next(draws)
+            end = max(pool.end_of_chunk(start, stop, target), start + 2)
+            if end == stop - 1:
+                end += 1  # no sentence is left alone
+            split = start + 1 + int(for_split * (end - start - 1))
+            first, second = pool.place(start, split), pool.place(split, end)
+            yield (*second, *first, 1) if for_label < SWAPPED_SHARE else (*first, *second, 0)
+            start = end

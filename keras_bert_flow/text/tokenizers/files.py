@@ -1,8 +1,15 @@
-"""Tokenizer files: `vocab.txt` for WordPiece, or `tokenizer.json` for any tokenizer."""
+"""Tokenizer files: read and compare tokenizers, and write WordPiece as a `tokenizer.json`.
 
-from collections.abc import Iterable
+A file is a `vocab.txt` for WordPiece, or a `tokenizer.json` for any tokenizer.
+"""
+
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from tokenizers import Regex, decoders, pre_tokenizers, processors
+from tokenizers import Tokenizer as FastTokenizer
+from tokenizers.models import WordPiece
 
 from keras_bert_flow.files.documents import Read, read_file, read_json_object
 from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
@@ -17,9 +24,17 @@ from keras_bert_flow.text.tokenizers.settings import (
     read_said,
 )
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
-from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS, WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE, check_vocabulary, read_vocabulary
+from keras_bert_flow.text.tokenizers.wordpiece import PLAIN, SETTINGS, WordPieceTokenizer, WordRules
+from keras_bert_flow.text.vocabulary import (
+    CONTINUATION,
+    MAX_WORD_CHARACTERS,
+    SPECIAL_PIECES,
+    VOCABULARY_FILE,
+    check_vocabulary,
+    read_vocabulary,
+)
 
+UNK, CLS, SEP = "[UNK]", "[CLS]", "[SEP]"
 CASED_SHARE = 0.01  # of pieces with capital letters: a vocabulary with more is taken to be cased
 
 
@@ -74,23 +89,15 @@ def find_case(path: str | Path, given: bool | None) -> bool:
     if given is not None or (found := _read_word_piece(Path(path))) is None:
         return bool(given)
     vocabulary, said = found
-    if said.cased is None and looks_cased(vocabulary):
+    # Special and unused pieces aside.
+    ordinary = [piece for piece in vocabulary if not (piece.startswith("[") and piece.endswith("]"))]
+    capitals = sum(piece != piece.lower() for piece in ordinary)
+    if said.cased is None and capitals > CASED_SHARE * len(ordinary):
         raise ValueError(
             f"It must be known whether a vocabulary keeps case. Received: {path}, with capital letters, and nothing "
             "beside it says so. Give --cased or --uncased, or set `vocabulary.cased`."
         )
     return bool(said.cased)
-
-
-def looks_cased(pieces: Iterable[str]) -> bool:
-    """Return whether more than `CASED_SHARE` of the pieces have a capital letter, special and unused ones aside."""
-    ordinary = [piece for piece in pieces if not (piece.startswith("[") and piece.endswith("]"))]
-    return sum(piece != piece.lower() for piece in ordinary) > CASED_SHARE * len(ordinary)
-
-
-def read_pieces(path: str | Path) -> tuple[str, ...]:
-    """Return the pieces of a tokenizer file in the order of ids; see `read_tokenizer_file`."""
-    return read_tokenizer_file(path).pieces
 
 
 def list_tokenizer_files(path: str | Path) -> list[Path]:
@@ -145,3 +152,59 @@ def _read_word_piece(path: Path, read: Read = read_file) -> tuple[tuple[str, ...
     else:
         return None
     return vocabulary, read_said(path, vocabulary, read)
+
+
+# Write WordPiece as a `tokenizer.json`, which `tokenizers` and libraries built on it read.
+
+
+def encode_fast_tokenizer(
+    pieces: Sequence[str], cased: bool, rules: WordRules = PLAIN, cuts_long_words: bool = False
+) -> bytes:
+    """Return the content of a `tokenizer.json`.
+
+    It gives the ids of `WordPieceTokenizer`, except for the differences listed in docs/tokenizer.md, and joins texts as
+    [CLS] A [SEP] B [SEP]. A special piece that is written out in a text is that piece, as in `transformers`.
+
+    Args:
+        pieces: the vocabulary, in the order of ids, special pieces included.
+        cased, rules: as of `WordPieceTokenizer`.
+        cuts_long_words: divide words after every `MAX_WORD_CHARACTERS`, as `cut_long_words` does; else they are [UNK].
+    """
+    ids = {piece: piece_id for piece_id, piece in enumerate(pieces)}
+    model = WordPiece(
+        ids,
+        unk_token=UNK,
+        max_input_chars_per_word=MAX_WORD_CHARACTERS,
+        continuing_subword_prefix=CONTINUATION,
+    )
+    tokenizer = FastTokenizer(model)
+    tokenizer.normalizer = rules.make_normalizer(cased)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    if cuts_long_words:
+        cut = pre_tokenizers.Split(Regex(f".{{1,{MAX_WORD_CHARACTERS}}}"), "isolated")
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence([tokenizer.pre_tokenizer, cut])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{CLS}:0 $A:0 {SEP}:0",
+        pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
+        special_tokens=[(piece, ids[piece]) for piece in (CLS, SEP)],
+    )
+    tokenizer.decoder = decoders.WordPiece(prefix=CONTINUATION)
+    tokenizer.add_special_tokens(list(SPECIAL_PIECES))
+    tokenizer.add_tokens([piece.make() for piece in rules.added])
+    return tokenizer.to_str(pretty=True).encode()
+
+
+def make_cutting_tokenizer(pieces: Sequence[str], cased: bool) -> LoadedTokenizer:
+    """Return the tokenizer of a vocabulary that was learnt with `long_words: characters`.
+
+    A `vocab.txt` cannot say that words are cut, so this one is written as `tokenizer.json`, to be loaded as it stands.
+    """
+    names = {f"{piece[1:-1].lower()}_token": piece for piece in SPECIAL_PIECES}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast"} | names
+    return LoadedTokenizer(encode_fast_tokenizer(pieces, cased, cuts_long_words=True).decode(), settings)
+
+
+def cut_long_words(words: Iterable[str]) -> list[str]:
+    """Divide words after every `MAX_WORD_CHARACTERS`; each part is a word of its own."""
+    size = MAX_WORD_CHARACTERS
+    return [word[start : start + size] for word in words for start in range(0, len(word), size)]

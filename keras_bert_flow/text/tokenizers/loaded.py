@@ -130,7 +130,8 @@ def trying(source: str) -> Iterator[None]:
     except BaseException as error:
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise ValueError(f"{source}: no tokenizer ({abridge(_join(str(error)))}). Copy or save it again.") from None
+        reason = " ".join(str(error).split())
+        raise ValueError(f"{source}: no tokenizer ({abridge(reason)}). Copy or save it again.") from None
 
 
 @lru_cache(maxsize=8)
@@ -208,10 +209,6 @@ def _refuse(source: str, name: str, rule: str, received: Any) -> None:
     )
 
 
-def _join(message: str) -> str:
-    return " ".join(message.split())
-
-
 # BERT's names of the special tokens → their possible spellings; the first one in the vocabulary is used.
 SPECIAL_NAMES = {
     "pad": ("[PAD]", "<pad>"),
@@ -278,10 +275,6 @@ class LoadedTokenizer(Tokenizer):
         """Whether its normalizer drops marks that are part of a letter, here a vowel sign of Thai."""
         normalizer = self._tokenizer.normalizer
         return normalizer is not None and "\u0e35" not in normalizer.normalize_str("\u0e17\u0e35")
-
-    @property
-    def vocabulary_size(self) -> int:
-        return len(self.pieces)
 
     def encode(self, text: str) -> np.ndarray:
         return self._take_ids(self._encode(text))

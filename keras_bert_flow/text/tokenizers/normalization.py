@@ -1,8 +1,10 @@
 """Text normalisation: clean, split and fold text into words, for both vocabulary learning and encoding."""
 
 import unicodedata
+from collections.abc import Callable
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 # google-research/bert `_is_chinese_char`: Han only, since Hangul, hiragana and katakana are written differently.
 HAN_RANGES = (
@@ -75,40 +77,48 @@ def decompose(text: str) -> str:
     return "".join("".join(sorted(run, key=unicodedata.combining) if is_marks else run) for is_marks, run in runs)
 
 
-class _CharacterTable(dict):
-    """Table for `str.translate` that computes replacements on first use, and caches many."""
+class Remembered(dict):
+    """Cache of a function of one argument: its value for each, computed on first use.
 
-    def __init__(self, replace):
+    Args:
+        find: the function.
+        most: values kept; those of more arguments are computed every time, and so are those of texts longer than
+            `MAX_REMEMBERED_CHARACTERS`.
+    """
+
+    def __init__(self, find: Callable[[Any], Any], most: int):
         super().__init__()
-        self._replace = replace
+        self._find, self._most = find, most
 
-    def __missing__(self, code: int) -> str:
-        replacement = self._replace(chr(code))
-        if len(self) < MAX_REMEMBERED_CODES:
-            self[code] = replacement
-        return replacement
+    def __missing__(self, key: Any) -> Any:
+        value = self._find(key)
+        if len(self) < self._most and (isinstance(key, int) or len(key) <= MAX_REMEMBERED_CHARACTERS):
+            self[key] = value
+        return value
 
 
-def _clean(character: str) -> str:
+# What `str.translate` puts in place of a character.
+
+
+def _clean(code: int) -> str:
+    character = chr(code)
     if character in "\t\n\r":
         return " "
     dropped = character in "\0\ufffd" or unicodedata.category(character) in ("Cc", "Cf", "Cs")
     return "" if dropped else character
 
 
-def _space(split_han: bool, character: str) -> str:
-    return f" {character} " if is_punctuation(character) or split_han and is_han(character) else character
-
-
-def _space_and_strip(split_han: bool, character: str) -> str:
-    return "" if unicodedata.category(character) == "Mn" else _space(split_han, character)
-
-
-def _decompose_and_strip(split_han: bool, character: str) -> str:
-    parts = unicodedata.normalize("NFD", character)
-    if any(unicodedata.combining(part) and unicodedata.category(part) != "Mn" for part in parts):
+def _separate(code: int, split_han: bool, strips: bool, decomposes: bool) -> str:
+    """Return a character, with spaces around it if it is a word; on demand decomposed, and without accents."""
+    character = chr(code)
+    parts = unicodedata.normalize("NFD", character) if decomposes else character
+    if decomposes and any(unicodedata.combining(part) and unicodedata.category(part) != "Mn" for part in parts):
         _ORDERED.add(character)
-    return "".join(_space_and_strip(split_han, part) for part in parts)
+    found = ""
+    for part in parts:
+        if not strips or unicodedata.category(part) != "Mn":
+            found += f" {part} " if is_punctuation(part) or split_han and is_han(part) else part
+    return found
 
 
 def is_punctuation(character: str) -> bool:
@@ -124,10 +134,15 @@ def is_han(character: str) -> bool:
     return any(first <= ord(character) <= last for first, last in HAN_RANGES)
 
 
-_CLEANED = _CharacterTable(_clean)
+_CLEANED = Remembered(_clean, MAX_REMEMBERED_CODES)
 # Tables by whether Han characters are words of their own
 _SPACED, _STRIPPED, _FOLDED = (
-    {split_han: _CharacterTable(partial(replace, split_han)) for split_han in (False, True)}
-    for replace in (_space, _space_and_strip, _decompose_and_strip)
+    {
+        split_han: Remembered(
+            partial(_separate, split_han=split_han, strips=strips, decomposes=decomposes), MAX_REMEMBERED_CODES
+        )
+        for split_han in (False, True)
+    }
+    for strips, decomposes in ((False, False), (True, False), (True, True))
 )
 _ORDERED: set[str] = set()  # characters seen with a mark that is not stripped, such as a musical stem

@@ -15,9 +15,8 @@ from typing import Any
 
 from keras_bert_flow.console.terminal import abridge
 from keras_bert_flow.files.documents import Read, read_file, read_json_object
-from keras_bert_flow.text.tokenizers.added import AddedPiece, WordRules
-from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES
+from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS, AddedPiece, WordRules
+from keras_bert_flow.text.vocabulary import CONTINUATION, SPECIAL_PIECES
 
 SPECIAL_MAP, ADDED_TOKENS, MANIFEST = "special_tokens_map.json", "added_tokens.json", "manifest.json"
 FAST_TOKENIZER, DECODER = "tokenizer.json", "added_tokens_decoder"
@@ -198,7 +197,7 @@ def is_bert_pipeline(content: Mapping[str, Any]) -> bool:
         for name in ("model", "normalizer", "pre_tokenizer", "post_processor")
     )
     given = {theirs: normalizer.get(theirs) for theirs in NORMALIZER_NAMES.values()}
-    return (
+    if not (
         model.get("type") == "WordPiece"
         and model.get("continuing_subword_prefix") == CONTINUATION
         and model.get("unk_token") == "[UNK]"
@@ -206,11 +205,8 @@ def is_bert_pipeline(content: Mapping[str, Any]) -> bool:
         and normalizer.get("clean_text") is True
         and all(isinstance(value, bool) or value is None and name == ACCENTS for name, value in given.items())
         and words.get("type") == "BertPreTokenizer"
-        and _joins_as_bert(joining)
-    )
-
-
-def _joins_as_bert(joining: Mapping[str, Any]) -> bool:
+    ):
+        return False
     if joining.get("type") == "BertProcessing" or not joining:
         return True
     pair = joining.get("pair")

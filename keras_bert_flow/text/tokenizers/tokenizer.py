@@ -1,24 +1,17 @@
-"""Tokenizer interface used by tasks and models, for every family, and token offsets in the original text."""
+"""Tokenizer interface used by tasks and models, for every family, and counts of the characters that one loses."""
 
 import re
+import unicodedata
 from array import array
-from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache
-from itertools import accumulate, chain
-from operator import itemgetter
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from keras_bert_flow.by_name import load_public
-from keras_bert_flow.text.tokenizers.normalization import (
-    MAX_REMEMBERED_CHARACTERS,
-    MAX_REMEMBERED_CODES,
-    MAX_REMEMBERED_WORDS,
-    clean_text,
-)
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION
+from keras_bert_flow.text.vocabulary import MAX_WORD_CHARACTERS
 
 Offsets = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -72,7 +65,8 @@ class Tokenizer(Protocol):
         return self.encode(texts) if isinstance(texts, str) else self.encode_batch(list(texts))
 
     @property
-    def vocabulary_size(self) -> int: ...
+    def vocabulary_size(self) -> int:
+        return len(self.pieces)
 
     @property
     def strips_accents(self) -> bool:
@@ -106,52 +100,6 @@ class Tokenizer(Protocol):
         """Return what makes the ids of a text apart from the pieces, as values that can be compared."""
 
 
-# Token offsets: where each piece begins and ends in the original text.
-
-# Text between two spaces. `clean_text` drops these control characters, which `\s` matches as spaces, and joins what is
-# around them.
-CHUNK = re.compile(r"[\S\x0b\x0c\x1c-\x1f\x85]+")
-
-Spans = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # ids, starts and ends of a chunk's pieces
-
-
-class WordPieces(Protocol):
-    """What is needed of a `WordPieceTokenizer`."""
-
-    pieces: tuple[str, ...]
-    unk_id: int
-    starts_word: np.ndarray
-
-    def normalize(self, text: str) -> str: ...
-
-    def encode_words(self, text: str) -> tuple[int, ...]: ...
-
-
-def encode_with_offsets(tokenizer: WordPieces, text: str) -> Offsets:
-    """Return the ids of a text, and where in the original text each piece begins and ends.
-
-    Added tokens are not looked for.
-
-    `text[start:end]` is the source of a piece, as written: with its accents, even as separate characters, and with
-    whatever was dropped inside it; what was dropped between two pieces is in neither. If a character gives several
-    pieces, such as a Hangul syllable that is folded into letters, each has the whole character. The marks of one letter
-    are taken in the order written, though Unicode's canonical order may differ.
-
-    Returns:
-        The ids, the same as `tokenizer.encode_words(text)`, the starts and the ends, in characters of `text`; int32,
-        (pieces,) each. Starts and ends are non-decreasing.
-    """
-    matches = list(CHUNK.finditer(text))
-    chunk_spans = _remember_spans(tokenizer)  # type: ignore[arg-type]  # hashed by identity
-    spans = [chunk_spans[match.group()] for match in matches]
-    ids, starts, ends = (
-        np.fromiter(chain.from_iterable(map(itemgetter(part), spans)), dtype=np.int32) for part in range(3)
-    )
-    places = np.array([match.start() for match in matches], dtype=np.int32)
-    places = places.repeat([len(span[0]) for span in spans])  # (pieces,)
-    return ids, starts + places, ends + places
-
-
 def find_pieces(starts: np.ndarray, ends: np.ndarray, start: int, end: int) -> tuple[int, int] | None:
     """Return the first and the last piece that overlap `text[start:end]`, or None if no piece does."""
     first = int(np.searchsorted(ends, start, side="right"))
@@ -159,72 +107,125 @@ def find_pieces(starts: np.ndarray, ends: np.ndarray, start: int, end: int) -> t
     return (first, last) if first <= last else None
 
 
-@lru_cache(maxsize=4)
-def _remember_spans(tokenizer: WordPieces) -> "_ChunkSpans":
-    return _ChunkSpans(tokenizer)
+# Count the characters of a text that a tokenizer loses, and describe the loss with what prevents it.
+#
+# Characters are counted, not tokens: a whole sentence of a script without spaces may be one word, too long for
+# WordPiece, and then one [UNK]. Counters have these names wherever there are any:
+#
+# - `characters`: all of them, spaces aside.
+# - `unknown_characters`: those of words that become [UNK].
+# - `long_word_characters`: those of words that are [UNK] since they are longer than `MAX_WORD_CHARACTERS`.
+# - `stripped_characters`: those that uncased normalisation drops, or makes another letter, by dropping a mark that is
+#   part of a letter: vowel signs and tones of Thai and Hindi, voicing of kana, tones of Vietnamese, й.
+
+LOST = ("unknown_characters", "long_word_characters", "stripped_characters")
+TOLD_SHARE = 0.001  # of the characters; less is only counted
+SEGMENTERS = "pythainlp (Thai), khmer-nltk (Khmer), laonlp (Lao) or pyidaungsu (Burmese)"
+CASED = "Set vocabulary.cased: true (--cased), or take a cased model."
+LEARN = (
+    "The vocabulary lacks their characters. Learn one from this text with `kbf vocab`, with case as here and without "
+    "vocabulary.min_character_count."
+)
+# Marks that are no letters on their own: accents of Latin, Greek and Cyrillic, of symbols, and variation selectors.
+_ACCENTS = (
+    (0x0300, 0x036F),
+    (0x0483, 0x0487),
+    (0x180B, 0x180F),
+    (0x1AB0, 0x1AFF),
+    (0x1DC0, 0x1DFF),
+    (0x20D0, 0x20FF),
+    (0xFE00, 0xFE0F),
+    (0xFE20, 0xFE2F),
+)
+_VIETNAMESE = "\u0309\u031b\u0323"  # hook and dot of tones, and the horn of ơ and ư; the dot also of Yoruba and Igbo
+_CYRILLIC = "йїўЙЇЎ"  # letters of their own, not и, і and у with an accent
+_BEYOND = re.compile("[\U00010000-\U0001ffff]")  # where scripts end; what follows is Han and variation selectors
 
 
-class _ChunkSpans(dict):
-    """Cache of the pieces of chunks, which are the text between two spaces."""
-
-    def __init__(self, tokenizer: WordPieces):
-        super().__init__()
-        self._tokenizer = tokenizer
-        self._lengths = [len(piece.removeprefix(CONTINUATION)) for piece in tokenizer.pieces]
-        self._kept = _KeptCharacters(tokenizer.normalize)
-
-    def __missing__(self, chunk: str) -> Spans:
-        ids = self._tokenizer.encode_words(chunk)
-        firsts, lasts = self._trace(chunk)
-        ends = list(accumulate(self._measure(chunk, ids)))  # in characters of the normalised chunk, without spaces
-        starts = [0, *ends[:-1]]
-        spans = ids, tuple(firsts[start] for start in starts[: len(ids)]), tuple(lasts[end - 1] for end in ends)
-        if len(chunk) <= MAX_REMEMBERED_CHARACTERS and len(self) < MAX_REMEMBERED_WORDS:
-            self[chunk] = spans
-        return spans
-
-    def _measure(self, chunk: str, ids: tuple[int, ...]) -> list[int]:
-        """Return the number of characters of each piece; [UNK] has those of its whole word."""
-        tokenizer = self._tokenizer
-        lengths = [self._lengths[piece_id] for piece_id in ids]
-        if tokenizer.unk_id in ids:
-            words = iter(tokenizer.normalize(chunk).split())
-            for place, piece_id in enumerate(ids):
-                word = next(words) if tokenizer.starts_word[piece_id] else ""
-                if piece_id == tokenizer.unk_id:
-                    lengths[place] = len(word)
-        return lengths
-
-    def _trace(self, chunk: str) -> tuple[list[int] | range, list[int] | range]:
-        """Return the start and end in a chunk of the source of each character of the normalised chunk."""
-        if chunk.isascii() and chunk.isprintable():  # nothing is dropped, and each character gives one
-            return range(len(chunk)), range(1, len(chunk) + 1)
-        firsts: list[int] = []
-        lasts: list[int] = []
-        for place, character in enumerate(chunk):
-            count = self._kept[character]
-            if count > 0:
-                firsts += [place] * count
-                lasts += [place + 1] * count
-            elif count < 0 and lasts:
-                lasts[-1] = place + 1
-        return firsts, lasts
+def count_characters(text: str) -> int:
+    """Return the number of characters of a text, spaces aside."""
+    return len(text) - text.count(" ")
 
 
-class _KeptCharacters(dict):
-    """Cache of how many characters normalisation makes of one: 0 if it is dropped, -1 for an accent that is stripped.
+def count_stripped(text: str) -> int:
+    """Return how many characters of a text lose a mark that is part of a letter when accents are dropped.
 
-    Neighbouring characters do not change that: they only affect the form of the small sigma, and the order of marks.
+    Example:
+        >>> count_stripped("möchte"), count_stripped("ที่นี่"), count_stripped("がか"), count_stripped("йод")
+        (0, 4, 1, 1)
     """
+    if text.isascii():
+        return 0
+    usual, others = _find_marked()
+    return len(usual.findall(text)) + (len(others.findall(text)) if _BEYOND.search(text) else 0)
 
-    def __init__(self, normalize: Callable[[str], str]):
-        super().__init__()
-        self._normalize = normalize
 
-    def __missing__(self, character: str) -> int:
-        count = len(self._normalize(character).replace(" ", ""))
-        if count == 0 and clean_text(character):
-            count = -1
-        if len(self) < MAX_REMEMBERED_CODES:
-            self[character] = count
-        return count
+def count_unknown(tokenizer: Tokenizer, text: str) -> dict[str, int]:
+    """Return `unknown_characters` and `long_word_characters` of a text."""
+    ids, starts, ends = tokenizer.encode_with_offsets(text)
+    widths = (ends - starts)[ids == tokenizer.unk_id]
+    long = widths[widths > MAX_WORD_CHARACTERS]
+    return {"unknown_characters": int(widths.sum()), "long_word_characters": int(long.sum())}
+
+
+def count_lost(tokenizer: Tokenizer, text: str) -> dict[str, int]:
+    """Return all counters of a text."""
+    counts = {"characters": count_characters(text)}
+    if tokenizer.strips_accents:
+        counts["stripped_characters"] = count_stripped(text)
+    return counts | (count_unknown(tokenizer, text) if tokenizer.unk_id in tokenizer.encode(text) else {})
+
+
+def describe_lost(counters: Mapping[str, int], subject: str, lacking: str = LEARN) -> list[str]:
+    """Return a sentence on each kind of loss that is more than `TOLD_SHARE` of the characters, with its remedy.
+
+    Args:
+        counters: the counters; missing ones are 0.
+        subject: where the characters are, such as "the corpus".
+        lacking: what to do about characters that the vocabulary lacks.
+    """
+    found = []
+    if (unknown := lost_share(counters, "unknown_characters")) >= TOLD_SHARE:
+        found.append(
+            f"{100 * unknown:.2f} % of the characters of {subject} become [UNK]. {advise_unknown(counters, lacking)}"
+        )
+    if (stripped := lost_share(counters, "stripped_characters")) >= TOLD_SHARE:
+        found.append(
+            f"{100 * stripped:.2f} % of the characters of {subject} lose a mark that is part of the letter (vowel "
+            f"signs, tones, voicing), since the vocabulary is uncased. {CASED}"
+        )
+    return found
+
+
+def lost_share(counters: Mapping[str, int], name: str) -> float:
+    """Return a counter's share of the characters."""
+    return min(1.0, counters.get(name, 0) / counters["characters"]) if counters.get("characters") else 0.0
+
+
+def advise_unknown(counters: Mapping[str, int], lacking: str = LEARN) -> str:
+    """Return what to do about unknown characters: about long words, if these are most of them."""
+    if 2 * counters.get("long_word_characters", 0) > counters.get("unknown_characters", 0):
+        return (
+            f"They are in words of over {MAX_WORD_CHARACTERS} characters: text without spaces. Put spaces between its "
+            f"words first, by a segmenter such as {SEGMENTERS}; or learn a vocabulary that cuts such words: "
+            "vocabulary.long_words=characters."
+        )
+    return lacking
+
+
+@cache
+def _find_marked() -> tuple[re.Pattern, re.Pattern]:
+    """Return patterns of the characters that have, or are, a mark that is part of a letter.
+
+    Those beyond 16 bits have one of their own, since `re` looks up a set of others in one step, and these one by one.
+    """
+    accents = {chr(code) for first, last in _ACCENTS for code in range(first, last + 1)} - {*_VIETNAMESE}
+    patterns = []
+    for codes in (range(0x80, 0x10000), range(0x10000, 0x20000)):
+        marked = []
+        for character in map(chr, codes):
+            marks = {mark for mark in unicodedata.normalize("NFD", character) if unicodedata.category(mark) == "Mn"}
+            if character in _CYRILLIC or marks - accents:
+                marked.append(character)
+        patterns.append(re.compile(f"[{''.join(marked)}]"))
+    return patterns[0], patterns[1]

@@ -26,10 +26,9 @@ from keras_bert_flow.tasks.core.texts import CutTexts, Unreachable, count_repeat
 from keras_bert_flow.tasks.formats.rows import NAMED_FIELDS
 from keras_bert_flow.tasks.formats.tables import describe_heading, describe_lookalikes, describe_rare
 from keras_bert_flow.tasks.registry import make_task
-from keras_bert_flow.text.tokenizers.lost_characters import count_lost, describe_lost
-from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer, count_lost, describe_lost
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 # Label words (verbalizers): the tokens of words that represent the classes of a task.
 
@@ -113,7 +112,7 @@ class TaskData:
     Attributes:
         unreachable: `train`, `dev` or `extra_dev.<name>` → result of `Task.count_unreachable`, if not empty.
         texts: the same names → counters of the texts that were cut (`CutTexts`) and of lost characters
-            (`text.tokenizers.lost_characters`).
+            (`text.tokenizers.tokenizer.LOST`).
         guess_score: main metric on the dev table of the majority baseline, which predicts what is commonest in the
             training table. None: unknown.
         word_score: the same for the TF-IDF baseline. None: unknown, or the kind of task has no such baseline.

@@ -27,7 +27,7 @@ from keras_bert_flow.tasks.core.calibration import Calibration, calibrate
 from keras_bert_flow.tasks.core.task import Features
 from keras_bert_flow.tasks.core.texts import describe_cut
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.starts import LinearProbe, find_units
 from keras_bert_flow.training.finetuning.task_data import TaskData, find_label_words
 from keras_bert_flow.training.finetuning.trained_part import choose_trained_part, count_parameters

@@ -33,7 +33,7 @@ from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.objective import Objective, find_objective
 from keras_bert_flow.text.tokenizers.files import copy_tokenizer, find_tokenizer_file
-from keras_bert_flow.text.vocabulary.vocab_file import VOCABULARY_FILE
+from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.loop.checkpoints import BestCheckpoint, Checkpoints
 from keras_bert_flow.training.loop.identity import STEERING, pretraining_identity
 from keras_bert_flow.training.loop.logs import read_log

@@ -11,7 +11,7 @@ from beam_jobs.build_records import build_records
 from keras_bert_flow.checks.records import examine_records
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.data.pretraining_records import show_examples
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, write_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from tests.oracles import tensorflow_counts
 from tests.patience import PATIENCE_SECONDS
 

@@ -15,7 +15,7 @@ from keras_bert_flow.checks.findings import as_json
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 CORPUS = CorpusConfig(input=("unused",))
 SENTENCES = CorpusConfig(input=("unused",), lines="sentences")

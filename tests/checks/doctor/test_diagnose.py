@@ -5,7 +5,7 @@ import pytest
 from keras_bert_flow.checks.diagnose import diagnose, find_kind
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.results.manifest import write_manifest
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from tests.checks.doctor.test_corpus import GOOD, write
 from tests.oracles.plain_records import make_many, publish_plain
 

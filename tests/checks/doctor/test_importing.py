@@ -16,7 +16,7 @@ from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.records.example import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile, write_tfrecords
-from keras_bert_flow.text.vocabulary.vocab_file import write_vocabulary
+from keras_bert_flow.text.vocabulary import write_vocabulary
 from tests.checks.doctor.examined import ROWS, not_ok
 from tests.oracles import example_writer
 from tests.oracles.plain_records import PIECES, encode, make_many

@@ -8,9 +8,9 @@ import pytest
 import tokenizers
 
 from keras_bert_flow.checks.vocabulary import examine_vocabulary, is_reachable
+from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
-from keras_bert_flow.text.vocabulary.learner import learn_vocabulary
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 
 LETTERS = [*"abcdefgh", *(f"##{letter}" for letter in "abcdefgh")]
 GOOD = [*SPECIAL_PIECES, *LETTERS, "bad", "##ed", ".", "[unused1]"]

@@ -8,8 +8,7 @@ import pytest
 from scipy import stats
 
 from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
-from keras_bert_flow.text.objectives.mlm_nsp import draw_pairs
-from keras_bert_flow.text.objectives.pairs import MISTAKEN, truncate_pairs
+from keras_bert_flow.text.objectives.mlm_nsp import MISTAKEN, NextSentence, truncate_pairs
 from keras_bert_flow.text.rows import Pool, TokenizedDocument, join_pairs
 from tests.oracles import google_pairs
 
@@ -50,7 +49,9 @@ def cut_pairs(pool, pairs, sequence_length, rng):
 
 def build(corpus, number, sequence_length=64, short_fraction=0.1, seed=0):
     rng, pool = np.random.default_rng([seed, number]), make_pool(corpus)
-    return cut_pairs(pool, draw_pairs(pool, number, sequence_length, short_fraction, rng), sequence_length, rng)
+    return cut_pairs(
+        pool, NextSentence().draw_pairs(pool, number, sequence_length, short_fraction, rng), sequence_length, rng
+    )
 
 
 def truncate_pair(first, second, longest, rng):
@@ -69,7 +70,7 @@ def test_random_segment_that_could_follow_is_told_by_its_first_sentence():
     pool = make_pool([[*shared, np.array([7])], [*shared, np.array([8])]])
     told = {True: 0, False: 0}
     for seed in range(200):
-        for place, length, second, _, label in draw_pairs(pool, 0, 8, 0.0, np.random.default_rng(seed)):
+        for place, length, second, _, label in NextSentence().draw_pairs(pool, 0, 8, 0.0, np.random.default_rng(seed)):
             if label:
                 follows = place + length < 7 and pool.token_ids[second] == pool.token_ids[place + length]
                 assert (label == MISTAKEN) == follows
@@ -222,7 +223,7 @@ def compare_with_google(corpus, sequence_length, short_fraction, passes):
     ours, theirs = [], []
     for number in range(len(corpus)):
         for _ in range(passes):
-            pairs = draw_pairs(pool, number, sequence_length, short_fraction, rng)
+            pairs = NextSentence().draw_pairs(pool, number, sequence_length, short_fraction, rng)
             ours.append(cut_pairs(pool, pairs, sequence_length, rng))
             theirs.append(google_pairs.create_pairs(lists, number, sequence_length - 3, short_fraction, plain))
     ours, theirs = observe(ours), observe(theirs)

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from keras_bert_flow.text.objectives.mlm_sop import draw_ordered_pairs
+from keras_bert_flow.text.objectives.mlm_sop import SentenceOrder
 from tests.text.objectives.test_mlm_nsp import cut_pairs, make_pool
 
 
@@ -14,7 +14,9 @@ def make_sentences(lengths):
 
 def build(sentences, sequence_length=64, short_fraction=0.1, seed=0):
     rng, pool = np.random.default_rng(seed), make_pool([sentences])
-    return cut_pairs(pool, draw_ordered_pairs(pool, 0, sequence_length, short_fraction, rng), sequence_length, rng)
+    return cut_pairs(
+        pool, SentenceOrder().draw_pairs(pool, 0, sequence_length, short_fraction, rng), sequence_length, rng
+    )
 
 
 def random_sentences(seed, shortest=2):

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from keras_bert_flow.text.tokenizers.fast_file import cut_long_words, encode_fast_tokenizer, make_cutting_tokenizer
-from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import (
+    cut_long_words,
+    encode_fast_tokenizer,
+    make_cutting_tokenizer,
+    read_tokenizer_file,
+)
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
-from keras_bert_flow.text.vocabulary.vocab_file import SPECIAL_PIECES, read_vocabulary
+from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, read_vocabulary
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzé"
 PIECES = (

@@ -9,8 +9,7 @@ import numpy as np
 
 from keras_bert_flow.text.rows import as_fraction, keyed_numbers
 from keras_bert_flow.text.tokenizers.normalization import is_han, is_punctuation
-from keras_bert_flow.text.tokenizers.wordpiece import MAX_WORD_CHARACTERS
-from keras_bert_flow.text.vocabulary.vocab_file import CONTINUATION, SPECIAL_PIECES
+from keras_bert_flow.text.vocabulary import CONTINUATION, MAX_WORD_CHARACTERS, SPECIAL_PIECES
 
 # Candidate pieces of a vocabulary: frequent substrings of counted words, and all of their positions.
 
@@ -78,13 +77,15 @@ def find_candidates(word_counts: Mapping[str, int]) -> Candidates:
     text = "\0".join([*words, ""])
     remaining = (np.repeat(ends - 1, lengths + 1) - np.arange(len(text))).astype(np.int32)
     occurrences = np.repeat(np.array([word_counts[word] for word in words], np.float64), lengths + 1)
+    order = np.argsort(remaining, kind="stable").astype(np.int32)
+    bounds = np.searchsorted(remaining[order], np.arange(1, remaining.max(initial=0) + 2))  # without gaps
     levels, is_covered = _walk_down(text, starts, remaining, occurrences)
     counts = [level.counts for level in levels]
     numbers = np.cumsum([0, *map(len, counts)])
     everything = Candidates(
         text=text,
         starts=starts,
-        from_the_end=_group(remaining),
+        from_the_end=[order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)],
         occurrences=occurrences,
         matches=[(level.places, level.nodes + np.int32(first)) for level, first in zip(levels, numbers, strict=False)],
         counts=np.concatenate([np.zeros(0), *counts]),
@@ -92,13 +93,6 @@ def find_candidates(word_counts: Mapping[str, int]) -> Candidates:
         examples=np.concatenate([np.zeros(0, np.int64), *(level.examples for level in levels)]),
     )
     return everything.keep(~np.concatenate([np.zeros(0, bool), *is_covered]))
-
-
-def _group(remaining: np.ndarray) -> list[np.ndarray]:
-    """Return the positions by how many characters remain, without those of gaps."""
-    order = np.argsort(remaining, kind="stable").astype(np.int32)
-    bounds = np.searchsorted(remaining[order], np.arange(1, remaining.max(initial=0) + 2))
-    return [order[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
 
 
 class _Level(NamedTuple):
@@ -194,12 +188,6 @@ def count_tokens(candidates: Candidates, encoding: Encoding) -> float:
     return float(candidates.occurrences[candidates.starts] @ encoding.tokens[candidates.starts])
 
 
-def count_uses(candidates: Candidates, encoding: Encoding) -> np.ndarray:
-    """Return how often each candidate is a token of the counted text, float, (candidates,)."""
-    places = np.flatnonzero(encoding.is_reached)
-    return np.bincount(encoding.piece[places], candidates.occurrences[places], minlength=len(candidates.counts))
-
-
 def find_losses(candidates: Candidates, encoding: Encoding) -> np.ndarray:
     """Return for each candidate how many more tokens the text would have without it, float, (candidates,).
 
@@ -275,7 +263,10 @@ def learn_vocabulary(
         (30, ['[PAD]', '[UNK]', '[CLS]', '[SEP]', '[MASK]'])
     """
     word_counts, further_han = _keep_usable(word_counts, min_character_count, max_cjk_characters)
-    characters = _list_characters(word_counts)
+    firsts, others = {word[0] for word in word_counts}, {character for word in word_counts for character in word[1:]}
+    letters = {character for character in firsts | others if not is_han(character) and not is_punctuation(character)}
+    # Each character as it occurs, and each letter in both forms, so that other words of these are known.
+    characters = [*sorted(firsts | letters), *sorted(CONTINUATION + character for character in others | letters)]
     pieces = dict.fromkeys((*SPECIAL_PIECES, *characters))  # a dict keeps the order
     if len(pieces) > size:
         raise ValueError(
@@ -318,18 +309,13 @@ def _keep_usable(
     return kept, [character for character in further_han if character not in left_out]
 
 
-def _list_characters(word_counts: Mapping[str, int]) -> list[str]:
-    """Return each character as it occurs, and each letter in both forms, so that other words of these are known."""
-    firsts, others = {word[0] for word in word_counts}, {character for word in word_counts for character in word[1:]}
-    letters = {character for character in firsts | others if not is_han(character) and not is_punctuation(character)}
-    return [*sorted(firsts | letters), *sorted(CONTINUATION + character for character in others | letters)]
-
-
 def _choose_longer(candidates: Candidates, room: int) -> list[str]:
     """Return at most `room` candidates of two and more characters, most used first."""
     characters = int((candidates.lengths == 1).sum())
     is_chosen = _improve(candidates, _prune(candidates, characters + room))
-    uses = count_uses(candidates, encode_greedily(candidates, is_chosen))
+    encoding = encode_greedily(candidates, is_chosen)
+    places = np.flatnonzero(encoding.is_reached)
+    uses = np.bincount(encoding.piece[places], candidates.occurrences[places], minlength=len(candidates.counts))
     longer = np.flatnonzero(is_chosen & (candidates.lengths > 1))
     names = [candidates.name(int(piece)) for piece in longer]
     return [name for _, _, name in sorted(zip(-uses[longer], map(len, names), names, strict=True))]

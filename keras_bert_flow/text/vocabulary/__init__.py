@@ -1,1 +1,0 @@
-"""Vocabularies: the vocabulary file, and the learner that makes one from word counts."""
