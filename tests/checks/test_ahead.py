@@ -1,4 +1,4 @@
-"""Devices by name, and what a program in XLA's text form moves and multiplies."""
+"""Devices by name, what a program in XLA's text form moves and multiplies, and what is said of it."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.checks import ahead
-from keras_bert_flow.checks.devices import BANDWIDTH_SHARE, GPUS, LAUNCH_SECONDS, PEAK_SHARE, find_device, read_program
+from keras_bert_flow.checks.ahead import BANDWIDTH_SHARE, GPUS, LAUNCH_SECONDS, PEAK_SHARE, find_device, read_program
 from keras_bert_flow.config.loading import load_config
 from tests.commands import assert_refused, kbf
 
