@@ -35,7 +35,7 @@ from keras_bert_flow.cli.options import (
     say_next,
     stopping_for_later,
 )
-from keras_bert_flow.config.pipeline import with_grid
+from keras_bert_flow.config.finetuning import GridConfig
 from keras_bert_flow.console.progress import counting_progress, training_progress, working
 from keras_bert_flow.console.terminal import show, show_json
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
@@ -127,8 +127,9 @@ def finetune(
         settings = fetch_tables(choose_backend(settings, backend))
         data = check_finetuning_stage(settings, model, place)
         settings = fill_builtin_task(settings)
-        if grid:
-            settings = with_grid(settings)
+        if grid and settings.finetuning.grid is None:
+            finetuning = settings.finetuning.model_copy(update={"grid": GridConfig()})
+            settings = settings.model_copy(update={"finetuning": finetuning})
         with working(f"Fine-tuning on {settings.task.name}: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
             from keras_bert_flow.evaluation.tables import grid_text, read_grid

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.precision import SECTIONS, resolve_precision
+from keras_bert_flow.config.pipeline import SECTIONS, PipelineConfig, resolve_precision
 from keras_bert_flow.config.pretraining import AUTO
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.console import interrupts
