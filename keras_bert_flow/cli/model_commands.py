@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.checks.models import check_prediction
 from keras_bert_flow.checks.run import check_distillation_stage
 from keras_bert_flow.checks.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
 from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.inputs import fill_builtin_task
 from keras_bert_flow.cli.options import (
     OUTPUT_ANYWHERE,
     ChosenBackend,
@@ -26,6 +24,7 @@ from keras_bert_flow.cli.options import (
     carry,
     choose_backend,
     choose_file,
+    fill_builtin_task,
     find_finetuned,
     fix_backend,
     following,
@@ -38,10 +37,11 @@ from keras_bert_flow.cli.options import (
 from keras_bert_flow.config.finetuning import GridConfig
 from keras_bert_flow.console.progress import counting_progress, training_progress, working
 from keras_bert_flow.console.terminal import show, show_json
+from keras_bert_flow.conversion.directory import check_model_directory
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.files.paths import name_path
-from keras_bert_flow.prediction.load import FINE_TUNED
+from keras_bert_flow.prediction.load import FINE_TUNED, check_request
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.training.finetuning.task_data import fetch_tables
 
@@ -184,7 +184,7 @@ def evaluate(
         print_scores(score_predictions(fill_builtin_task(load(config, set)), predictions), json)
         return
     settings = choose_backend(load(config, set), backend)
-    check_prediction(scored, FINE_TUNED, {}, [], None)
+    check_request(check_model_directory(scored), FINE_TUNED, {})
     settings = fill_builtin_task(settings)
     questions = read_questions(settings, scored)
     with following(f"Scoring {model} on {settings.task.dev}"):
