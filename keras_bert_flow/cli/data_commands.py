@@ -273,9 +273,16 @@ def init(
         raise _existing(output)
     with working("Looking at the text and the table, and measuring this processor"):
         from keras_bert_flow.checks.draft_budget import choose_budget, look_at_corpus
-        from keras_bert_flow.checks.draft_division import count_rows, divide_rows, name_parts, write_parts
         from keras_bert_flow.checks.draft_table import draft_task, find_beside
-        from keras_bert_flow.checks.draft_writing import Draft, describe_draft, write_draft
+        from keras_bert_flow.checks.draft_writing import (
+            Draft,
+            count_rows,
+            describe_draft,
+            divide_rows,
+            name_parts,
+            write_draft,
+            write_parts,
+        )
         from keras_bert_flow.checks.estimates import measure_rate
         from keras_bert_flow.tasks.registry import make_task
         from keras_bert_flow.text.corpus.inputs import check_inputs
