@@ -1,25 +1,23 @@
 """Compile the pre-training step of a configuration for a device that is not here: `kbf run --plan --device NAME`.
 
 XLA's compilers for GPUs and TPUs come with wheels that need no device. They lie in a folder of their own, because JAX
-looks for a GPU whenever it finds them among the installed packages. The step is that of `kbf pretrain` on JAX, data
-parallel over the chips of a slice, compiled by a process of its own.
+looks for a GPU whenever it finds them among the installed packages. The step is that of `kbf pretrain` on JAX, over the
+chips of a slice as the section `distribution` has it, compiled by a process of its own.
 """
 
 import json
-import math
 import os
-import re
 import subprocess
 import sys
 import time
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.checks.estimates import count_pieces, find_batch_widths
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.distribution.cluster import check_batches
 
 # Accelerators by name.
 
@@ -141,6 +139,7 @@ GPU_WHEELS = (
 )
 TPU_WHEELS = "libtpu"
 FITS = 0.92  # of a chip's memory: the rest is the runtime's
+LAUNCH_SECONDS = 1.5e-6  # between the kernels of a program on a GPU
 TIMEOUT_SECONDS = 1800
 
 
@@ -157,10 +156,28 @@ def describe_device(config: PipelineConfig, name: str, has_own_precision: bool =
     """
     device = find_device(name)
     folder = find_compilers(device)
+    _check_chips(config, device)
     if not has_own_precision:
         settings = config.pretraining.model_copy(update={"precision": "mixed_bfloat16"})
         config = config.model_copy(update={"pretraining": settings})
     return [line for phase in config.phases for line in _describe(phase, device, _compile(phase, device, folder))]
+
+
+def _check_chips(config: PipelineConfig, device: Device) -> None:
+    """Raise ValueError unless training with this configuration would use all chips of a slice evenly."""
+    settings = config.distribution
+    count, wanted = settings.model_parallel or 1, 1 if settings.kind == "single" else settings.devices
+    if (wanted or device.chips) != device.chips:
+        raise ValueError(
+            f"`distribution` must use all {device.chips} chips of {device.name}. Received: kind={settings.kind}, "
+            f"devices={settings.devices}. Set distribution.kind=auto without devices."
+        )
+    if device.chips % count:
+        raise ValueError(
+            f"`distribution.model_parallel` must divide the chips of the device. Received: {count}, {device.name} with "
+            f"{device.chips}. Choose another slice."
+        )
+    check_batches(config, device.chips // count)
 
 
 def check_device(name: str, is_planned: bool) -> None:
@@ -187,13 +204,17 @@ def find_compilers(device: Device) -> Path:
     return folder
 
 
-def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, Any]:
-    """Compile in a process of its own, and return what it found; see `main`."""
+def compiler_environment(device: Device, folder: Path, count: int = 1) -> dict[str, str]:
+    """Return the environment variables of a process that compiles for a device.
+
+    Args:
+        count: devices that share a copy of the model; the process has as many.
+    """
     libraries = [str(path) for path in sorted(folder.glob("nvidia/*/lib"))]
-    flags = [os.environ.get("XLA_FLAGS", "")]
+    flags = [os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={count}"]
     if device.kind == GPU:  # tuning would run kernels
         flags += [f"--xla_gpu_cuda_data_dir={folder}/nvidia/cuda_nvcc", "--xla_gpu_autotune_level=0"]
-    surroundings = {
+    return {
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
         "TPU_SKIP_MDS_QUERY": "1",
@@ -202,11 +223,15 @@ def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, 
         "PATH": os.pathsep.join([str(folder / "nvidia/cuda_nvcc/bin"), os.environ.get("PATH", "")]),
         "LD_LIBRARY_PATH": os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
     }
+
+
+def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, Any]:
+    """Compile in a process of its own, and return what it found; see `main`."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead", device.name, str(folder)],
             input=config.model_dump_json(),
-            env=os.environ | surroundings,
+            env=os.environ | compiler_environment(device, folder, config.distribution.model_parallel or 1),
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,
@@ -239,8 +264,8 @@ def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> 
         f"Step: {found['kernels']:,} kernels move {found['moved_bytes'] / 1e9:.1f} GB and multiply "
         f"{found['flops'] / 1e12:.2f} TFLOP a chip: {seconds * 1e3:.1f} ms at best, {share:.0%} of the peak.",
     ]
-    for kind, (count, moved) in sorted(found["collectives"].items()):
-        lines.append(f"Between chips: {count:,.0f} {kind} of {moved / 1e6:.1f} MB a step, not in the time above.")
+    for kind, sizes in sorted(found["collectives"].items()):
+        lines.append(f"Between chips: {len(sizes)} {kind} of {sum(sizes) / 1e6:.1f} MB a step, not in the time above.")
     hours = seconds * settings.total_steps / 3600
     lines.append(f"Run: {settings.total_steps:,} steps take {hours:.2f} hours at best, without reading and saving.")
     return lines
@@ -255,139 +280,9 @@ def _advise(config: PipelineConfig, device: Device) -> str:
             f"Set pretraining.batch_size={settings.batch_size // 2} and "
             f"pretraining.accumulate_batches={settings.accumulate_batches * 2}."
         )
+    if device.chips > 1 and config.distribution.model_parallel is None:
+        return "Set distribution.kind=model_parallel and distribution.model_parallel=2."
     return "Take a smaller model, or a device with more memory."
-
-
-# The roofline of a compiled program. Nothing is measured: it is the list of kernels that a device would run, and each
-# takes at least the time to move its inputs and outputs, or to multiply.
-
-# Shares of the peak that good kernels reach: of the memory's bandwidth, and of the multiplications.
-BANDWIDTH_SHARE, PEAK_SHARE = 0.87, 0.7
-LAUNCH_SECONDS = 1.5e-6  # between the kernels of a program on a GPU
-BYTES = {"bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "pred": 1, "u8": 1, "s8": 1, "s64": 8, "u64": 8}
-BYTES |= {"f64": 8, "u16": 2, "s16": 2}
-COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_ARRAY = re.compile(rf"\b({'|'.join(BYTES)})\[([\d,]*)\]")
-_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
-_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
-_FREE = ("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "iota", "after-all", "partition-id")
-
-
-@dataclass(frozen=True)
-class Instruction:
-    """An instruction of a program in XLA's text form (HLO), without the layouts of its arrays."""
-
-    name: str
-    type: str
-    operation: str
-    rest: str  # operands and attributes
-
-    @property
-    def operands(self) -> list[str]:
-        depth, end = 1, len(self.rest)
-        for place, letter in enumerate(self.rest):
-            depth += (letter == "(") - (letter == ")")
-            if not depth:
-                end = place
-                break
-        return re.findall(r"%([\w.\-]+)", self.rest[:end])
-
-
-@dataclass
-class Program:
-    """What a compiled program moves and multiplies on one chip.
-
-    Attributes:
-        kernels: number of them.
-        moved_bytes: inputs and outputs of all kernels.
-        flops: of matrix products.
-        collectives: kind → number and bytes.
-        seconds: at least: the sum over the kernels of the longer of both, at the shares of the peak above.
-    """
-
-    kernels: int = 0
-    moved_bytes: float = 0.0
-    flops: float = 0.0
-    seconds: float = 0.0
-    collectives: dict[str, list[float]] = field(default_factory=dict)
-
-
-def read_program(text: str, device: Device) -> Program:
-    """Add up the kernels of a program in XLA's text form, compiled for a device."""
-    computations, entry = _parse(text)
-    types = {each.name: each.type for each in computations[entry]}
-    program = Program()
-    for each in computations[entry]:
-        if each.operation in _FREE or each.operation.endswith("-done"):
-            continue
-        moved = _size(each.type) + sum(_size(types.get(name, "")) for name in each.operands)
-        products = _count_products(computations, each, types)
-        if "__cudnn$fmha" in each.rest:  # cuDNN's attention: products of length · length, two or five in the gradient
-            batch, heads, length, width = _sizes(each.type)[:4]
-            products += (10.0 if "Backward" in each.rest else 4.0) * batch * heads * length * length * width
-        kind = each.operation.removesuffix("-start")
-        if kind in COLLECTIVES:
-            counted = program.collectives.setdefault(kind, [0, 0.0])
-            counted[0] += 1
-            counted[1] += sum(_size(types.get(name, "")) for name in each.operands)
-        program.kernels += 1
-        program.moved_bytes += moved
-        program.flops += products
-        by_memory = moved / (BANDWIDTH_SHARE * device.bytes_per_second)
-        by_products = products / (PEAK_SHARE * device.peak_flops)
-        program.seconds += max(by_memory, by_products) + (LAUNCH_SECONDS if device.kind == GPU else 0.0)
-    return program
-
-
-def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
-    computations: dict[str, list[Instruction]] = {}
-    current, entry = "", ""
-    for line in text.splitlines():
-        if opening := _COMPUTATION.match(line):
-            current = opening.group(2)
-            computations[current] = []
-            entry = current if opening.group(1) else entry
-        elif current and (found := _INSTRUCTION.match(re.sub(r"\{[^{}]*\}", "", line))):
-            name, kind, operation, _ = found.groups()
-            # Attributes hold braces of their own, which the products need.
-            computations[current].append(Instruction(name, kind, operation, line.split(f" {operation}(", 1)[-1]))
-    return computations, entry
-
-
-def _count_products(computations: dict[str, list[Instruction]], each: Instruction, types: dict[str, str]) -> float:
-    """Return the operations of the matrix products of an instruction, and of the computations that it calls.
-
-    A product has 2 · outputs · contracted.
-    """
-    total = 0.0
-    for name in re.findall(r"calls=%?([\w.\-]+)", each.rest):
-        inner = computations.get(name, [])
-        inner_types = {one.name: one.type for one in inner}
-        total += sum(_count_products(computations, one, inner_types) for one in inner)
-    if each.operation not in ("dot", "convolution"):
-        return total
-    left, right = (types.get(operand, "") for operand in each.operands[:2])
-    outputs = math.prod(_sizes(each.type))
-    axes = re.search(r"lhs_contracting_dims=\{([\d,]+)\}", each.rest)
-    if axes:
-        sizes = _sizes(left)
-        contracted: float = math.prod(sizes[int(axis)] for axis in axes.group(1).split(","))
-    else:  # a product written as a convolution: outputs · contracted² = left · right
-        contracted = (math.prod(_sizes(left)) * math.prod(_sizes(right)) / max(outputs, 1)) ** 0.5
-    return total + 2.0 * outputs * contracted
-
-
-def _sizes(kind: str) -> list[int]:
-    found: Any = _ARRAY.search(kind)
-    return [int(size) for size in found.group(2).split(",") if size] if found else []
-
-
-def _size(kind: str) -> int:
-    """Return the bytes of an array, or of all arrays of a tuple."""
-    return sum(
-        BYTES[dtype] * math.prod(int(size) for size in sizes.split(",") if size)
-        for dtype, sizes in _ARRAY.findall(kind)
-    )
 
 
 # The process that compiles: the only part that imports JAX and Keras.
@@ -400,37 +295,24 @@ def main(name: str, folder: str) -> None:
     config = PipelineConfig.model_validate_json(sys.stdin.read())
     if config.pretraining.precision == "float32" and device.kind == GPU:
         device = replace(device, peak_flops=device.peak_flops / 2)  # of TF32, which JAX takes for float32 there
-    import jax
     import keras
-    import numpy as np
-    from jax.experimental import topologies
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+    from keras_bert_flow.distribution.jax_ahead import compile_step, describe_chips, read_program, share_copy
+    from keras_bert_flow.models.families.family import find_family
+    from keras_bert_flow.models.sizes import resolve_shape
     from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
 
-    if device.kind == GPU:
-        import jax_plugins.xla_cuda12
-
-        with suppress(jax.errors.JaxRuntimeError):  # JAX has found the plugin by itself, and refuses the second
-            jax_plugins.xla_cuda12.initialize()
-        described = topologies.get_topology_desc(platform="cuda", topology=device.topology, target_config=device.target)
-    else:
-        described = topologies.get_topology_desc(device.topology, TPU)
     keras.config.set_dtype_policy(config.pretraining.precision)
-    model = make_pretrainer(config.model, count_pieces(config), config.records.objective, config.pretraining)
-    compile_pretrainer(model, config)
-    batch = _make_batch(model, config)
-    model._symbolic_build(data_batch=batch)  # of Keras' trainers; there is no public way to build losses and metrics
-    model.optimizer.build(model.trainable_variables)
-    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
-    state = tuple([variable.value for variable in group] for group in (*groups, model.metrics_variables))
-    chips = Mesh(np.array(described.devices), ("batch",))
-    everywhere, divided = NamedSharding(chips, PartitionSpec()), NamedSharding(chips, PartitionSpec("batch"))
-    shapes = jax.tree.map(lambda value: jax.ShapeDtypeStruct(value.shape, value.dtype), (state, batch))
-    started_at = time.monotonic()
-    step = jax.jit(model.train_step, in_shardings=(everywhere, divided), donate_argnums=0)
-    compiled = step.lower(*shapes).compile()
-    memory, program = compiled.memory_analysis(), read_program(compiled.as_text(), device)
+    pieces, count = count_pieces(config), config.distribution.model_parallel or 1
+    with share_copy(resolve_shape(config.model, pieces), find_family(config.model.family).sharding, count):
+        model = make_pretrainer(config.model, pieces, config.records.objective, config.pretraining)
+        compile_pretrainer(model, config)
+        batch = _make_batch(model, config)
+        started_at = time.monotonic()
+        compiled = compile_step(model, batch, describe_chips(device.topology, device.target), count)
+    launch_seconds = LAUNCH_SECONDS if device.kind == GPU else 0.0
+    program = read_program(compiled.as_text(), device.bytes_per_second, device.peak_flops, launch_seconds)
+    memory = compiled.memory_analysis()
     result = vars(program) | {
         "memory_bytes": memory.temp_size_in_bytes + memory.argument_size_in_bytes,
         "compile_seconds": time.monotonic() - started_at,
