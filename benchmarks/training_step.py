@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from keras_bert_flow.config.precision import choose_precision
+from keras_bert_flow.config.machine import choose_precision
 from keras_bert_flow.config.pretraining import AUTO
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.sizes import count_flops, get_size

@@ -12,8 +12,7 @@ import yaml
 from keras_bert_flow.checks.run import fetch_inputs, settle_initial_model
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.precision import resolve_precision
+from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
 from keras_bert_flow.files.paths import find_address, make_folder
 from keras_bert_flow.results.artifacts import canonical_json, write_atomically
 from keras_bert_flow.stores.fetching import cache_root

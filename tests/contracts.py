@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.checks.records import examine_records
+from keras_bert_flow.checks.diagnose import examine_records
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.pretraining.registry import PRETRAINERS

@@ -35,7 +35,7 @@ ALLOWED = {
     "layers": "backends by_name keras numpy",
     "models": "backends by_name layers keras numpy",
     # The backends where the file of one is loaded.
-    "distribution": "backends config data layers models keras numpy jax tensorflow torch",
+    "distribution": "backends config data layers models keras numpy jax jax_plugins tensorflow torch",
     "conversion": (
         "backends by_name config console files installed layers models records results stores text "
         "h5py keras keras_hub ml_dtypes numpy safetensors tokenizers"
@@ -57,7 +57,7 @@ ALLOWED = {
     "tuning": "config files optuna",
     "checks": (
         "config console conversion data distribution files installed models prediction records results stores tasks "
-        "text training jax jax_plugins keras numpy scipy yaml"  # JAX where a step is compiled for a device
+        "text training keras numpy scipy yaml"  # Keras where a step is compiled for a device
     ),
     "beam_jobs": "config console files records results stores text apache_beam numpy zstandard",
     "flows": EVERYTHING,

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_bert_flow.cli.inputs import fill_builtin_task
-from keras_bert_flow.cli.options import choose_backend
+from keras_bert_flow.cli.options import choose_backend, fill_builtin_task
 from keras_bert_flow.config.pipeline import PipelineConfig
 from tests.commands import assert_refused, kbf
 from tests.oracles.tiny_records import write_tiny_records

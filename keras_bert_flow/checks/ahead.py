@@ -1,8 +1,8 @@
 """Compile the pre-training step of a configuration for a device that is not here: `kbf run --plan --device NAME`.
 
 XLA's compilers for GPUs and TPUs come with wheels that need no device. They lie in a folder of their own, because JAX
-looks for a GPU whenever it finds them among the installed packages. The step is that of `kbf pretrain` on JAX, data
-parallel over the chips of a slice, compiled by a process of its own.
+looks for a GPU whenever it finds them among the installed packages. The step is that of `kbf pretrain` on JAX, over the
+chips of a slice as the section `distribution` has it, compiled by a process of its own.
 """
 
 import json
@@ -10,15 +10,125 @@ import os
 import subprocess
 import sys
 import time
-from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.checks.devices import GPU, TPU, Device, find_device, read_program
 from keras_bert_flow.checks.estimates import count_pieces, find_batch_widths
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.distribution.cluster import check_batches
+
+# Accelerators by name.
+
+GPU, TPU = "gpu", "tpu"
+
+
+@dataclass(frozen=True)
+class Device:
+    """An accelerator, or a slice of several chips.
+
+    Attributes:
+        name: as it is asked for.
+        kind: `gpu` or `tpu`.
+        memory_bytes: of a chip.
+        bytes_per_second: bandwidth of a chip's memory.
+        peak_flops: bfloat16 products per second of a chip, accumulated in float32, without sparsity.
+        chips: number of chips.
+        topology: XLA's name of the chips and their arrangement.
+        target: of a GPU: what XLA's compiler must know of it.
+    """
+
+    name: str
+    kind: str
+    memory_bytes: float
+    bytes_per_second: float
+    peak_flops: float
+    chips: int = 1
+    topology: str = "1x1x1"
+    target: str = ""
+
+
+@dataclass(frozen=True)
+class _Gpu:
+    """Figures of a GPU. Source: NVIDIA's data sheets (SXM forms) and architecture white papers."""
+
+    title: str
+    memory_bytes: float
+    bytes_per_second: float
+    peak_flops: float
+    cores: int  # streaming multiprocessors
+    fpus: int  # for float32, of a core
+    threads: int  # of a core at most
+    capability: tuple[int, int]
+    gigahertz: float
+    cache_bytes: int
+    shared_bytes: int  # per core
+
+    def describe(self) -> str:
+        """Return the description that XLA takes, a text of `GpuTargetConfigProto`."""
+        major, minor = self.capability
+        block = self.shared_bytes - 1024
+        return (
+            "gpu_device_info {\n"
+            "threads_per_block_limit: 1024\nthreads_per_warp: 32\nshared_memory_per_block: 49152\n"
+            f"shared_memory_per_core: {self.shared_bytes}\nthreads_per_core_limit: {self.threads}\n"
+            f"core_count: {self.cores}\nfpus_per_core: {self.fpus}\n"
+            "block_dim_limit_x: 2147483647\nblock_dim_limit_y: 65535\nblock_dim_limit_z: 65535\n"
+            f"memory_bandwidth: {self.bytes_per_second:.0f}\nl2_cache_size: {self.cache_bytes}\n"
+            f"clock_rate_ghz: {self.gigahertz}\ndevice_memory_size: {self.memory_bytes:.0f}\n"
+            f"shared_memory_per_block_optin: {block}\n"
+            f"cuda_compute_capability {{ major: {major} minor: {minor} }}\n"
+            "registers_per_core_limit: 65536\nregisters_per_block_limit: 65536\n}\n"
+            'platform_name: "CUDA"\ndnn_version_info { major: 9 minor: 8 }\n'
+            f'device_description_str: "{self.title}"\n'
+        )
+
+
+GPUS = {
+    "h100": _Gpu("NVIDIA H100 80GB HBM3", 80e9, 3.35e12, 989e12, 132, 128, 2048, (9, 0), 1.98, 52428800, 233472),
+    "h200": _Gpu("NVIDIA H200", 141e9, 4.8e12, 989e12, 132, 128, 2048, (9, 0), 1.98, 52428800, 233472),
+    "a100": _Gpu("NVIDIA A100-SXM4-80GB", 80e9, 2.039e12, 312e12, 108, 64, 2048, (8, 0), 1.41, 41943040, 167936),
+    "rtx4090": _Gpu("NVIDIA GeForce RTX 4090", 24e9, 1.008e12, 165e12, 128, 128, 1536, (8, 9), 2.52, 75497472, 102400),
+}
+# Memory, bandwidth and peak of a chip; how many of the numbers in a slice's name make a chip. Source: Google Cloud's
+# pages of TPU versions.
+TPUS = {
+    "v4": (32e9, 1.228e12, 275e12, 2),
+    "v5e": (16e9, 0.819e12, 197e12, 1),
+    "v5p": (95e9, 2.765e12, 459e12, 2),
+    "v6e": (32e9, 1.64e12, 918e12, 1),
+}
+# Arrangements of the chips of a slice: of versions with a plane of chips, and with a cube of them
+PLANES = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
+CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
+
+
+def find_device(name: str) -> Device:
+    """Return a device by name: one of `GPUS`, or a TPU slice such as v5e-8 or v5p-32.
+
+    Raises:
+        ValueError: there is no such device.
+    """
+    if name in GPUS:
+        gpu = GPUS[name]
+        return Device(
+            name, GPU, gpu.memory_bytes, gpu.bytes_per_second, gpu.peak_flops, topology="1x1x1", target=gpu.describe()
+        )
+    version, _, count = name.partition("-")
+    if version in TPUS and count.isdecimal():
+        memory, bandwidth, peak, cores = TPUS[version]
+        chips, arrangements = int(count) // cores, PLANES if cores == 1 else CUBES
+        if chips in arrangements and int(count) % cores == 0:
+            return Device(name, TPU, memory, bandwidth, peak, chips, f"{version}:{arrangements[chips]}")
+    slices = ", ".join(f"{version}-{4 * cores}" for version, (*_, cores) in TPUS.items())
+    raise ValueError(
+        f"A device must be one of {', '.join(GPUS)}, or a TPU slice of 4 to 256 chips, such as {slices}. "
+        f"Received: {name}."
+    )
+
+
+# What a configuration takes on a device.
 
 COMPILERS = "KBF_COMPILERS"  # names the folder of the wheels
 DEFAULT_FOLDER = "~/.cache/keras-bert-flow/compilers"
@@ -29,6 +139,7 @@ GPU_WHEELS = (
 )
 TPU_WHEELS = "libtpu"
 FITS = 0.92  # of a chip's memory: the rest is the runtime's
+LAUNCH_SECONDS = 1.5e-6  # between the kernels of a program on a GPU
 TIMEOUT_SECONDS = 1800
 
 
@@ -45,10 +156,28 @@ def describe_device(config: PipelineConfig, name: str, has_own_precision: bool =
     """
     device = find_device(name)
     folder = find_compilers(device)
+    _check_chips(config, device)
     if not has_own_precision:
         settings = config.pretraining.model_copy(update={"precision": "mixed_bfloat16"})
         config = config.model_copy(update={"pretraining": settings})
     return [line for phase in config.phases for line in _describe(phase, device, _compile(phase, device, folder))]
+
+
+def _check_chips(config: PipelineConfig, device: Device) -> None:
+    """Raise ValueError unless training with this configuration would use all chips of a slice evenly."""
+    settings = config.distribution
+    count, wanted = settings.model_parallel or 1, 1 if settings.kind == "single" else settings.devices
+    if (wanted or device.chips) != device.chips:
+        raise ValueError(
+            f"`distribution` must use all {device.chips} chips of {device.name}. Received: kind={settings.kind}, "
+            f"devices={settings.devices}. Set distribution.kind=auto without devices."
+        )
+    if device.chips % count:
+        raise ValueError(
+            f"`distribution.model_parallel` must divide the chips of the device. Received: {count}, {device.name} with "
+            f"{device.chips}. Choose another slice."
+        )
+    check_batches(config, device.chips // count)
 
 
 def check_device(name: str, is_planned: bool) -> None:
@@ -75,13 +204,17 @@ def find_compilers(device: Device) -> Path:
     return folder
 
 
-def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, Any]:
-    """Compile in a process of its own, and return what it found; see `main`."""
+def compiler_environment(device: Device, folder: Path, count: int = 1) -> dict[str, str]:
+    """Return the environment variables of a process that compiles for a device.
+
+    Args:
+        count: devices that share a copy of the model; the process has as many.
+    """
     libraries = [str(path) for path in sorted(folder.glob("nvidia/*/lib"))]
-    flags = [os.environ.get("XLA_FLAGS", "")]
+    flags = [os.environ.get("XLA_FLAGS", ""), f"--xla_force_host_platform_device_count={count}"]
     if device.kind == GPU:  # tuning would run kernels
         flags += [f"--xla_gpu_cuda_data_dir={folder}/nvidia/cuda_nvcc", "--xla_gpu_autotune_level=0"]
-    surroundings = {
+    return {
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
         "TPU_SKIP_MDS_QUERY": "1",
@@ -90,11 +223,15 @@ def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, 
         "PATH": os.pathsep.join([str(folder / "nvidia/cuda_nvcc/bin"), os.environ.get("PATH", "")]),
         "LD_LIBRARY_PATH": os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]),
     }
+
+
+def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, Any]:
+    """Compile in a process of its own, and return what it found; see `main`."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead", device.name, str(folder)],
             input=config.model_dump_json(),
-            env=os.environ | surroundings,
+            env=os.environ | compiler_environment(device, folder, config.distribution.model_parallel or 1),
             capture_output=True,
             text=True,
             timeout=TIMEOUT_SECONDS,
@@ -127,8 +264,8 @@ def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> 
         f"Step: {found['kernels']:,} kernels move {found['moved_bytes'] / 1e9:.1f} GB and multiply "
         f"{found['flops'] / 1e12:.2f} TFLOP a chip: {seconds * 1e3:.1f} ms at best, {share:.0%} of the peak.",
     ]
-    for kind, (count, moved) in sorted(found["collectives"].items()):
-        lines.append(f"Between chips: {count:,.0f} {kind} of {moved / 1e6:.1f} MB a step, not in the time above.")
+    for kind, sizes in sorted(found["collectives"].items()):
+        lines.append(f"Between chips: {len(sizes)} {kind} of {sum(sizes) / 1e6:.1f} MB a step, not in the time above.")
     hours = seconds * settings.total_steps / 3600
     lines.append(f"Run: {settings.total_steps:,} steps take {hours:.2f} hours at best, without reading and saving.")
     return lines
@@ -143,7 +280,12 @@ def _advise(config: PipelineConfig, device: Device) -> str:
             f"Set pretraining.batch_size={settings.batch_size // 2} and "
             f"pretraining.accumulate_batches={settings.accumulate_batches * 2}."
         )
+    if device.chips > 1 and config.distribution.model_parallel is None:
+        return "Set distribution.kind=model_parallel and distribution.model_parallel=2."
     return "Take a smaller model, or a device with more memory."
+
+
+# The process that compiles: the only part that imports JAX and Keras.
 
 
 def main(name: str, folder: str) -> None:
@@ -153,37 +295,24 @@ def main(name: str, folder: str) -> None:
     config = PipelineConfig.model_validate_json(sys.stdin.read())
     if config.pretraining.precision == "float32" and device.kind == GPU:
         device = replace(device, peak_flops=device.peak_flops / 2)  # of TF32, which JAX takes for float32 there
-    import jax
     import keras
-    import numpy as np
-    from jax.experimental import topologies
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+    from keras_bert_flow.distribution.jax_ahead import compile_step, describe_chips, read_program, share_copy
+    from keras_bert_flow.models.families.family import find_family
+    from keras_bert_flow.models.sizes import resolve_shape
     from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
 
-    if device.kind == GPU:
-        import jax_plugins.xla_cuda12
-
-        with suppress(jax.errors.JaxRuntimeError):  # JAX has found the plugin by itself, and refuses the second
-            jax_plugins.xla_cuda12.initialize()
-        described = topologies.get_topology_desc(platform="cuda", topology=device.topology, target_config=device.target)
-    else:
-        described = topologies.get_topology_desc(device.topology, TPU)
     keras.config.set_dtype_policy(config.pretraining.precision)
-    model = make_pretrainer(config.model, count_pieces(config), config.records.objective, config.pretraining)
-    compile_pretrainer(model, config)
-    batch = _make_batch(model, config)
-    model._symbolic_build(data_batch=batch)  # of Keras' trainers; there is no public way to build losses and metrics
-    model.optimizer.build(model.trainable_variables)
-    groups = (model.trainable_variables, model.non_trainable_variables, model.optimizer.variables)
-    state = tuple([variable.value for variable in group] for group in (*groups, model.metrics_variables))
-    chips = Mesh(np.array(described.devices), ("batch",))
-    everywhere, divided = NamedSharding(chips, PartitionSpec()), NamedSharding(chips, PartitionSpec("batch"))
-    shapes = jax.tree.map(lambda value: jax.ShapeDtypeStruct(value.shape, value.dtype), (state, batch))
-    started_at = time.monotonic()
-    step = jax.jit(model.train_step, in_shardings=(everywhere, divided), donate_argnums=0)
-    compiled = step.lower(*shapes).compile()
-    memory, program = compiled.memory_analysis(), read_program(compiled.as_text(), device)
+    pieces, count = count_pieces(config), config.distribution.model_parallel or 1
+    with share_copy(resolve_shape(config.model, pieces), find_family(config.model.family).sharding, count):
+        model = make_pretrainer(config.model, pieces, config.records.objective, config.pretraining)
+        compile_pretrainer(model, config)
+        batch = _make_batch(model, config)
+        started_at = time.monotonic()
+        compiled = compile_step(model, batch, describe_chips(device.topology, device.target), count)
+    launch_seconds = LAUNCH_SECONDS if device.kind == GPU else 0.0
+    program = read_program(compiled.as_text(), device.bytes_per_second, device.peak_flops, launch_seconds)
+    memory = compiled.memory_analysis()
     result = vars(program) | {
         "memory_bytes": memory.temp_size_in_bytes + memory.argument_size_in_bytes,
         "compile_seconds": time.monotonic() - started_at,

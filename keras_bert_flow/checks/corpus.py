@@ -61,6 +61,7 @@ class CorpusCounts:
         document = make_document(lines, split_lines)
         self.documents.add(document.id.encode())
         self.sentences.add(len(document.sentences))
+        self.totals["documents_of_one_sentence"] += len(document.sentences) == 1
         for line in lines:
             self._add_line(line)
         for sentence in document.sentences:
@@ -125,8 +126,10 @@ def examine_corpus(
         try:
             for document in read_documents(name, rule, counts.totals):
                 counts.add_document(document.sentences, split_lines)
-                if advance is not None:
-                    told = _tell(advance, counts.totals["bytes_read"], told)
+                unsaid = counts.totals["bytes_read"] - told
+                if advance is not None and unsaid >= TOLD_BYTES:
+                    advance(unsaid)
+                    told += unsaid
         except (OSError, ValueError) as error:
             unreadable.append(f"{name}: {error}")
         else:
@@ -141,14 +144,6 @@ def examine_corpus(
     return Diagnosis(str(path), "corpus", findings, _numbers(paths, counts, tokenizer), HISTOGRAMS)
 
 
-def _tell(advance: Callable[[float], None], bytes_read: int, told: int) -> int:
-    """Report bytes once there are enough more, and return the number reported so far."""
-    if bytes_read - told < TOLD_BYTES:
-        return told
-    advance(bytes_read - told)
-    return bytes_read
-
-
 def _judge_files(paths: Sequence[str], unreadable: Sequence[str], empty: Sequence[str]) -> Finding:
     if unreadable:
         value = f"{len(unreadable)} of {len(paths):,} cannot be read to their end; {unreadable[0]}"
@@ -161,9 +156,10 @@ def _judge_files(paths: Sequence[str], unreadable: Sequence[str], empty: Sequenc
 
 def _judge_cutting(counts: CorpusCounts, corpus: CorpusConfig) -> list[Finding]:
     totals = counts.totals
-    documents, single = counts.sentences.count, _single_sentence_documents(counts)
+    documents, single = counts.sentences.count, totals["documents_of_one_sentence"]
     one_sentence: Verdict = "error" if documents and single == documents else grade(share(single, documents), 0.25)
     long_share = share(totals["long_sentences"], counts.words.count)
+    mean = share(counts.words.total, counts.words.count)
     other_way = (
         "Put line ends between sentences, or set corpus.lines=paragraphs."
         if corpus.lines == "sentences"
@@ -186,7 +182,7 @@ def _judge_cutting(counts: CorpusCounts, corpus: CorpusConfig) -> list[Finding]:
         judge(
             "long sentences",
             grade(long_share, 0.05, 0.5),
-            f"{percent(long_share)} have over {LONG_SENTENCE_WORDS} words; mean {counts.words.mean:.1f}, "
+            f"{percent(long_share)} have over {LONG_SENTENCE_WORDS} words; mean {mean:.1f}, "
             f"longest {counts.words.longest:,}",
             other_way,
         ),
@@ -271,7 +267,7 @@ def _numbers(paths: Sequence[str], counts: CorpusCounts, tokenizer: Tokenizer | 
         "files": len(paths),
         "file_bytes": sum(os.path.getsize(path) for path in paths if os.path.exists(path)),
         "documents": counts.sentences.count,
-        "documents_of_one_sentence": _single_sentence_documents(counts),
+        "documents_of_one_sentence": totals["documents_of_one_sentence"],
         "sentences": counts.words.count,
         "long_sentences": totals["long_sentences"],
         "words": counts.words.total,
@@ -295,10 +291,6 @@ def _numbers(paths: Sequence[str], counts: CorpusCounts, tokenizer: Tokenizer | 
         numbers |= {"tokens": totals["tokens"], "unknown_tokens": totals["unknown_tokens"]}
         numbers["tokens_per_word"] = share(totals["tokens"], counts.words.total)
     return numbers
-
-
-def _single_sentence_documents(counts: CorpusCounts) -> int:
-    return sum(count for low, high, count in counts.sentences.rows() if low == high == 1)
 
 
 def _rejected(totals: Counter) -> dict[str, int]:

@@ -175,17 +175,6 @@ class Budget:
     finetuning_minutes: float
     enough_for_rows: float | None = None
 
-    @property
-    def enough_minutes(self) -> float | None:
-        """Return the time of a run whose pre-training would see `LEAST_TOKENS`; None if this one does."""
-        if self.tokens >= LEAST_TOKENS:
-            return None
-        return FIXED_MINUTES + self.pretraining_minutes / PRETRAINING_SHARE * LEAST_TOKENS / max(1, self.tokens)
-
-    @property
-    def max_positions(self) -> int:
-        return max(128, self.sequence_length, self.text_length)
-
 
 def choose_budget(
     minutes: float, look: CorpusLook, task: DraftedTask, examples: int, operations_per_second: float, dev_rows: int = 0
@@ -203,23 +192,12 @@ def choose_budget(
         for share in (PRETRAINING_SHARE, FINETUNING_SHARE)
     }
     pretraining_minutes, finetuning_minutes = stages.values()
-    pieces = choose_vocabulary(look)
     length = 64 if minutes <= 120 else 128
     available = operations_per_second * EFFICIENCY * 60 * pretraining_minutes
-    corpus_tokens = look.total_bytes / BYTES_PER_TOKEN
-    chosen: Any = None
-    for size in SIZES:  # the smallest in any case, a larger one if it sees enough tokens
-        shape = resolve_shape(ModelConfig(size=size, max_positions=512), pieces)
-        flops = count_flops(shape, length, round(0.15 * length), use_pooler=False).training
-        tokens = min(available / flops * length, MOST_PASSES * corpus_tokens)
-        parameters = _count_parameters(shape.num_layers, shape.hidden_dim, shape.intermediate_dim, pieces)
-        if chosen is None or tokens >= TOKENS_PER_PARAMETER * parameters:
-            chosen = (size, tokens, parameters, shape)
-    size, tokens, parameters, shape = chosen
+    size, pieces, tokens, parameters, shape = _choose_model(look, length, available)
     steps = max(20, int(tokens / (BATCH * length)))
     steps = round(steps, -2) or steps if steps >= 200 else steps
-    text_length = choose_length(task, look.has_spaces)
-    row_tokens = estimate_row_tokens(task, look.has_spaces, text_length)
+    text_length, row_tokens = _choose_text_length(task, look.has_spaces)
     row = count_flops(shape, row_tokens, 0)
     row_seconds, dev_row_seconds = row.training / operations_per_second, row.forward / operations_per_second
     epochs, seeds, limit = _divide(60 * finetuning_minutes, row_seconds, dev_row_seconds, examples, dev_rows)
@@ -232,26 +210,38 @@ def choose_budget(
     )
 
 
-def choose_vocabulary(look: CorpusLook) -> int:
-    """Return the vocabulary size for the size of the text, with room for the characters of its script."""
-    size = next(pieces for limit, pieces in VOCABULARIES if look.total_bytes < limit)
-    return max(size, min(30522, 4 * look.characters), 0 if look.has_spaces else HAN_PIECES)
+def _choose_model(look: CorpusLook, length: int, operations: float) -> tuple[str, int, float, int, Any]:
+    """Return a size, its vocabulary size, number of tokens to train on, number of parameters, and shape.
+
+    It is the largest size that sees enough tokens, or else the smallest.
+    """
+    pieces = next(pieces for limit, pieces in VOCABULARIES if look.total_bytes < limit)
+    # Room for the characters of the script
+    pieces = max(pieces, min(30522, 4 * look.characters), 0 if look.has_spaces else HAN_PIECES)
+    chosen: Any = None
+    for size in SIZES:
+        shape = resolve_shape(ModelConfig(size=size, max_positions=512), pieces)
+        flops = count_flops(shape, length, round(0.15 * length), use_pooler=False).training
+        tokens = min(operations / flops * length, MOST_PASSES * look.total_bytes / BYTES_PER_TOKEN)
+        # Matrix products and token embeddings, which are nearly all parameters
+        width, inner = shape.hidden_dim, shape.intermediate_dim
+        parameters = shape.num_layers * (4 * width * width + 2 * width * inner) + pieces * width
+        if chosen is None or tokens >= TOKENS_PER_PARAMETER * parameters:
+            chosen = (size, pieces, tokens, parameters, shape)
+    return chosen
 
 
-def choose_length(task: DraftedTask, has_spaces: bool) -> int:
-    """Return a fine-tuning sequence length that truncates at most 1 in 20 examples, within limits for fast training."""
+def _choose_text_length(task: DraftedTask, has_spaces: bool) -> tuple[int, int]:
+    """Return a sequence length of fine-tuning, and the positions that a row takes in a batch on average, with padding.
+
+    The length truncates at most 1 in 20 examples, within limits for fast training.
+    """
     if not task.lengths or not has_spaces:
-        return 128
+        return 128, 128
     longest = sorted(task.lengths)[int(0.95 * (len(task.lengths) - 1))]
-    return next((length for length in LENGTHS if PIECES_PER_WORD * longest + 3 <= length), LENGTHS[-1])
-
-
-def estimate_row_tokens(task: DraftedTask, has_spaces: bool, text_length: int) -> int:
-    """Return the positions that a row takes in a batch on average, with padding."""
-    if not task.lengths or not has_spaces:
-        return text_length
+    length = next((length for length in LENGTHS if PIECES_PER_WORD * longest + 3 <= length), LENGTHS[-1])
     tokens = PIECES_PER_WORD * sum(task.lengths) / len(task.lengths) + 3
-    return min(text_length, round(PADDED * tokens))
+    return length, min(length, round(PADDED * tokens))
 
 
 def _divide(
@@ -284,8 +274,3 @@ def _divide(
     rows = max(FEWEST_ROWS, rows)
     epochs = max(SHORT_EPOCHS, min(LEAST_EPOCHS, count_epochs(min(rows, examples), seeds, EFFICIENCY)))
     return epochs, seeds, rows if rows < examples else None
-
-
-def _count_parameters(layers: int, width: int, inner: int, pieces: int) -> int:
-    """Return the number of parameters in matrix products and token embeddings, which is nearly all of them."""
-    return layers * (4 * width * width + 2 * width * inner) + pieces * width

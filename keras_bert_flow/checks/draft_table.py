@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -46,65 +46,59 @@ class Column:
     Attributes:
         name: name in the header, or the column number from 0.
         values: values of the sampled rows; in .jsonl and .parquet they may have any type.
+        spelt: the values as text.
+        distinct: number of different texts among these.
+        first_blank: the index of the first value that is null, NaN or blank.
+        has_lists: whether a value is a list.
+        numbers: the values of a numeric column as floats, infinite beyond their range; empty for other columns.
+        words, characters: mean number of each in a text.
+        is_text: whether it is a column of texts.
     """
 
     name: str
     values: tuple[Any, ...]
-
-    @property
-    def spelt(self) -> list[str]:
-        return [value.strip() if isinstance(value, str) else str(spell_label(value)) for value in self.values]
-
-    @property
-    def distinct(self) -> int:
-        return len(set(self.spelt))
-
-    @property
-    def first_blank(self) -> int | None:
-        """The index of the first value that is null, NaN or blank."""
-        values = enumerate(self.values)
-        return next((row for row, value in values if value is None or value != value or not str(value).strip()), None)
-
-    @property
-    def has_lists(self) -> bool:
-        return any(isinstance(value, list) for value in self.values)
-
-    @property
-    def is_numeric(self) -> bool:
-        return bool(self.values) and all(
-            isinstance(value, int | float | str) and NUMBER.fullmatch(_spell_number(value)) for value in self.values
-        )
-
-    @property
-    def numbers(self) -> list[float]:
-        """The values of a numeric column as floats, infinite beyond their range."""
-        return [float(_spell_number(value)) for value in self.values]
+    spelt: Sequence[str]
+    distinct: int
+    first_blank: int | None
+    has_lists: bool
+    numbers: Sequence[float]
+    words: float
+    characters: float
+    is_text: bool
 
     @property
     def has_fractions(self) -> bool:
-        return self.is_numeric and any(math.isfinite(number) and number % 1 for number in self.numbers)
-
-    @property
-    def is_binary(self) -> bool:
-        return set(self.spelt) == {"0", "1"}
-
-    @property
-    def words(self) -> float:
-        return sum(len(text.split()) for text in self.spelt) / max(1, len(self.values))
-
-    @property
-    def characters(self) -> float:
-        return sum(map(len, self.spelt)) / max(1, len(self.values))
-
-    @property
-    def is_text(self) -> bool:
-        is_long = self.words >= TEXT_WORDS or self.characters >= TEXT_CHARACTERS
-        return is_long and not self.is_numeric and not self.has_lists and self.distinct > 1
+        return any(math.isfinite(number) and number % 1 for number in self.numbers)
 
 
-def _spell_number(value: Any) -> str:
-    """Spell a value of a table as `float` reads it: an integer of JSON may be too large to be converted itself."""
-    return value.strip() if isinstance(value, str) else str(int(value) if isinstance(value, bool) else value)
+def look_at_column(name: str, values: Iterable[Any]) -> Column:
+    """Return what the values of a column have in common."""
+    values = tuple(values)
+    spelt = [value.strip() if isinstance(value, str) else str(spell_label(value)) for value in values]
+    blanks = (row for row, value in enumerate(values) if value is None or value != value or not str(value).strip())
+    # As `float` reads them: an integer of JSON may be too large to be converted itself
+    digits = [
+        value.strip() if isinstance(value, str) else str(int(value) if isinstance(value, bool) else value)
+        for value in values
+        if isinstance(value, int | float | str)
+    ]
+    is_numeric = len(digits) == len(values) and all(map(NUMBER.fullmatch, digits))
+    words = sum(len(text.split()) for text in spelt) / max(1, len(values))
+    characters = sum(map(len, spelt)) / max(1, len(values))
+    distinct, has_lists = len({*spelt}), any(isinstance(value, list) for value in values)
+    is_long = words >= TEXT_WORDS or characters >= TEXT_CHARACTERS
+    return Column(
+        name=name,
+        values=values,
+        spelt=spelt,
+        distinct=distinct,
+        first_blank=next(blanks, None),
+        has_lists=has_lists,
+        numbers=[float(digit) for digit in digits] if is_numeric else (),
+        words=words,
+        characters=characters,
+        is_text=is_long and not is_numeric and not has_lists and distinct > 1,
+    )
 
 
 @dataclass(frozen=True)
@@ -144,7 +138,7 @@ def look_at_table(path: str | Path) -> Table:
     if isinstance(rows[0][1], dict):
         fields = [fields for _, fields in rows]
         names = dict.fromkeys(name for field in fields for name in field)
-        columns = tuple(Column(name, tuple(field.get(name) for field in fields)) for name in names)
+        columns = tuple(look_at_column(name, (field.get(name) for field in fields)) for name in names)
         named = list_columns(str(path)) if str(path).endswith(PARQUET) else []
         unread = [name for name in named if name not in names]
         return Table(str(path), columns, False, "its fields have names", [number for number, _ in rows], unread)
@@ -160,28 +154,26 @@ def look_at_table(path: str | Path) -> Table:
     headings = first if has_header else [str(number) for number in range(width)]
     body = rest if has_header else [rows[0][1], *rest]
     columns = tuple(
-        Column(name, tuple(row[place] for row in body)) for place, name in enumerate(headings) if name or place
+        look_at_column(name, (row[place] for row in body)) for place, name in enumerate(headings) if name or place
     )
     return Table(str(path), columns, has_header, reason, [number for number, _ in rows[has_header:]])
-
-
-def _is_index(cells: Sequence[str]) -> bool:
-    return bool(cells) and all(cell.strip().isdecimal() for cell in cells) and len({*cells}) == len(cells)
 
 
 def find_header(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, str]:
     """Return whether the first line is a header, and the reason."""
     known = [cell for cell in first if cell.lower() in KNOWN_NAMES]
-    if len(first) > 1 and not first[0] and all(first[1:]) and _is_index([row[0] for row in rest]):
-        return True, "its first cell is empty above row numbers: the index that pandas writes"
+    if len(first) > 1 and not first[0] and all(first[1:]):
+        index = [row[0] for row in rest]
+        if index and all(cell.strip().isdecimal() for cell in index) and len({*index}) == len(index):
+            return True, "its first cell is empty above row numbers: the index that pandas writes"
     is_named = len(set(first)) == len(first) and all(first)
     if known and is_named:
         return True, f"the first line has the name {known[0]!r}"
     if not rest or not is_named:
         return False, "the first line has no name that is known, or the same cell twice, or an empty one"
     for place, cell in enumerate(first):
-        below = Column(cell, tuple(row[place] for row in rest))
-        if below.is_numeric and not NUMBER.fullmatch(cell):
+        below = look_at_column(cell, (row[place] for row in rest))
+        if below.numbers and not NUMBER.fullmatch(cell):
             return True, f"{cell!r} stands above numbers"
         counts = Counter(below.spelt)
         if cell not in counts and len(counts) <= 20 and min(counts.values()) >= 2 and len(cell.split()) <= 3:
@@ -280,7 +272,8 @@ def _draft_texts(table: Table) -> DraftedTask:
     reasons: dict[str, str] = {}
     if not table.path.removesuffix(".gz").endswith(NAMED_FIELDS):
         settings["header"], reasons["header"] = table.has_header, table.header_reason
-    several = _find_label_columns(table)
+    binary = [column for column in table.columns if {*column.spelt} == {"0", "1"}]
+    several = [] if len(binary) < 3 or any(map(table.find, LABEL_NAMES)) else binary
     label = None if several else _find_label(table)
     texts = [column for column in table.columns if column.is_text and column is not label]
     text, pair, why = _find_texts(table, texts)
@@ -294,13 +287,11 @@ def _draft_texts(table: Table) -> DraftedTask:
         reasons["kind"] = f"{len(several)} columns of 0 and 1"
         reasons["label_columns"] = "a column for each label"
     elif label is None:
-        seen = abridge([f"{column.name} ({_describe_unfit(table, column)})" for column in table.columns], width=100)
-        raise ValueError(
-            f"A table must have a column of labels. Received: {table.path}, with {seen}. Name it `label` in a header."
-        )
+        raise _without_labels(table)
     else:
         settings["label"] = label.name
-        reasons["label"] = _describe_label(label)
+        repeat = f"{label.distinct} values that repeat; another column: its name or number"
+        reasons["label"] = "by its name" if label.name.lower() in LABEL_NAMES else repeat
         kind, more, reasons["kind"] = _find_kind(label)
         settings |= more
     used = {name for value in settings.values() for name in (value if isinstance(value, list) else [value])}
@@ -309,12 +300,6 @@ def _draft_texts(table: Table) -> DraftedTask:
     parts = [column.spelt for column in (text, pair) if column]
     lengths = tuple(sum(len(part.split()) for part in example) for example in zip(*parts, strict=True))
     return DraftedTask(kind, settings, reasons, remarks, lengths)
-
-
-def _find_label_columns(table: Table) -> list[Column]:
-    binary = [column for column in table.columns if column.is_binary]
-    has_label = any(table.find(name) for name in LABEL_NAMES)
-    return binary if len(binary) >= 3 and not has_label else []
 
 
 def _find_label(table: Table) -> Column | None:
@@ -332,10 +317,11 @@ def _find_label(table: Table) -> Column | None:
         _require_labels(table, named[0])
     if usable:
         return usable[0]
+    most = min(MOST_CLASSES, max(2, len(table.rows) // 2))
     repeating = [
         column
         for column in table.columns
-        if column.first_blank is None and not column.is_text and 2 <= column.distinct <= _most_classes(table)
+        if column.first_blank is None and not column.is_text and 2 <= column.distinct <= most
     ]
     if repeating:
         return min(repeating, key=lambda column: column.distinct)
@@ -351,10 +337,6 @@ def _find_label(table: Table) -> Column | None:
 def _is_filled(column: Column) -> bool:
     """Return whether each row has a label; a text may have none of several."""
     return column.first_blank is None or _find_separator(column) is not None
-
-
-def _most_classes(table: Table) -> int:
-    return min(MOST_CLASSES, max(2, len(table.rows) // 2))
 
 
 def _require_readable(path: str, columns: Sequence[str], names: Sequence[str] = (), num_texts: int = 0) -> None:
@@ -376,13 +358,20 @@ def _require_labels(table: Table, column: Column) -> None:
     class_names(column.spelt, f"{table.path}, column {column.name!r}")
 
 
-def _describe_unfit(table: Table, column: Column) -> str:
-    """Return why a column is not taken for labels."""
-    if column.first_blank is not None:
-        return f"blank in row {table.rows[column.first_blank]}"
-    if column.distinct == 1:
-        return "the same in each row"
-    return "texts" if column.is_text else f"{column.distinct} values in {len(table.rows)} rows"
+def _without_labels(table: Table) -> ValueError:
+    """Return the error of a table without a column of labels: why each is not taken for one."""
+    seen = []
+    for column in table.columns:
+        fault = "texts" if column.is_text else f"{column.distinct} values in {len(table.rows)} rows"
+        if column.first_blank is not None:
+            fault = f"blank in row {table.rows[column.first_blank]}"
+        elif column.distinct == 1:
+            fault = "the same in each row"
+        seen.append(f"{column.name} ({fault})")
+    return ValueError(
+        f"A table must have a column of labels. Received: {table.path}, with {abridge(seen, width=100)}. Name it "
+        "`label` in a header."
+    )
 
 
 def _find_texts(table: Table, texts: list[Column]) -> tuple[Column, Column | None, str]:
@@ -390,7 +379,7 @@ def _find_texts(table: Table, texts: list[Column]) -> tuple[Column, Column | Non
         one, other = table.find(first), table.find(second)
         if one and other:
             return one, other, f"{first} and {second} are the names of a pair"
-    named = [column for name in TEXT_NAMES if (column := table.find(name)) and not column.is_numeric]
+    named = [column for name in TEXT_NAMES if (column := table.find(name)) and not column.numbers]
     if not named or named[0].name.lower() != TEXT_NAMES[0]:
         _require_readable(table.path, table.unread, TEXT_NAMES[:1], num_texts=1)
     if named:
@@ -412,7 +401,7 @@ def _find_kind(label: Column) -> tuple[str, dict[str, Any], str]:
     """Return the kind of task that the labels imply, further settings, and the reason."""
     if label.has_lists:
         return "multi_label", {}, "lists of labels"
-    if label.is_numeric and label.distinct > (2 if label.has_fractions else FEW_VALUES):
+    if label.numbers and label.distinct > (2 if label.has_fractions else FEW_VALUES):
         reason = f"{label.distinct} different numbers from {min(label.numbers):g} to {max(label.numbers):g}"
         return "regression", {}, reason
     if separator := _find_separator(label):
@@ -432,8 +421,3 @@ def _find_separator(label: Column) -> str | None:
         if several >= 0.05 * len(values) and len(parts) < len(set(values)) and len(parts) <= MOST_CLASSES:
             return separator if "" not in parts else None
     return None
-
-
-def _describe_label(label: Column) -> str:
-    by_name = label.name.lower() in LABEL_NAMES
-    return "by its name" if by_name else f"{label.distinct} values that repeat; another column: its name or number"

@@ -1,18 +1,23 @@
-"""Write a configuration with a comment on each guessed setting."""
+"""Write what `kbf init` drafts: a configuration with a comment on each guessed setting, and the parts of a table."""
 
+import csv
 import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import yaml
 
 from keras_bert_flow.checks.draft_budget import (
     BYTES_PER_TOKEN,
+    FIXED_MINUTES,
     LEAST_TOKENS,
     MOST_PASSES,
     PATIENCE_EPOCHS,
+    PRETRAINING_SHARE,
     Budget,
     CorpusLook,
 )
@@ -22,6 +27,11 @@ from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.terminal import escape_controls
 from keras_bert_flow.files.paths import name_argument
+from keras_bert_flow.results.artifacts import write_atomically
+from keras_bert_flow.tasks.core.texts import identify
+from keras_bert_flow.tasks.formats.parquet_rows import take_rows
+from keras_bert_flow.tasks.formats.rows import JSON_LINES, TABLES, read_lines, read_whole, read_whole_rows
+from keras_bert_flow.text.corpus.inputs import PARQUET
 from keras_bert_flow.text.tokenizers.tokenizer import describe_lost, lost_share
 
 WIDTH = 100
@@ -58,8 +68,8 @@ def write_draft(draft: Draft, path: str) -> str:
     Raises:
         ValueError: the settings contradict each other.
     """
-    sections = (_head, _corpus, _records, _pretraining, _task, _finetuning)
-    text = "\n".join(line for section in sections for line in section(draft, path)) + "\n"
+    lines = [*_head(draft, path), *_corpus(draft), *_records(draft), *_pretraining(draft), *_task(draft)]
+    text = "\n".join([*lines, *_finetuning(draft)]) + "\n"
     make_config(PipelineConfig, yaml.safe_load(text), path)
     return text
 
@@ -88,10 +98,12 @@ def describe_draft(draft: Draft) -> list[str]:
 def describe_shortage(draft: Draft) -> list[str]:
     """Return what the time is too short for, and what would be enough; empty if it is not."""
     budget, lines = draft.budget, []
-    if budget.enough_minutes is not None:
+    if budget.tokens < LEAST_TOKENS:
+        run_minutes = budget.pretraining_minutes / PRETRAINING_SHARE  # but for `FIXED_MINUTES`
+        enough_minutes = FIXED_MINUTES + run_minutes * LEAST_TOKENS / max(1, budget.tokens)
         passes = draft.look.total_bytes * MOST_PASSES / BYTES_PER_TOKEN
         enough = (
-            f"--minutes {budget.enough_minutes:.0f} would be enough"
+            f"--minutes {enough_minutes:.0f} would be enough"
             if passes >= LEAST_TOKENS
             else f"so little text gives no more ({draft.look.total_bytes / 1e6:.1f} MB)"
         )
@@ -123,7 +135,7 @@ def _head(draft: Draft, path: str) -> list[str]:
     ]
 
 
-def _corpus(draft: Draft, _: str) -> list[str]:
+def _corpus(draft: Draft) -> list[str]:
     look = draft.look
     other = "sentences" if look.lines == "paragraphs" else "paragraphs"
     lines = [
@@ -134,11 +146,16 @@ def _corpus(draft: Draft, _: str) -> list[str]:
     ]
     if look.text_field != "text":
         lines.append(f"  text_field: {_value(look.text_field)}  # the field with the longest values")
+    case = ["  cased: false  # case and accents are dropped; `true` where they carry meaning, as for names in German"]
+    if look.has_letter_marks:
+        share = f"{100 * lost_share(look.counts.lost, 'stripped_characters'):.1f} %"
+        reason = f"{share} of the characters have a vowel sign, a tone or another mark that uncased text would lose"
+        case = [*_comment(f"cased: {reason}", "  "), "  cased: true"]
     return [
         *lines,
         "vocabulary:",
         f"  size: {draft.budget.vocabulary_size}  # pieces; for so much text, and with room for its characters",
-        *_vocabulary_case(look),
+        *case,
         *(
             [*_comment(f"long_words: without this, {line}", "  "), "  long_words: characters"]
             if (line := _describe_long_words(look))
@@ -147,23 +164,13 @@ def _corpus(draft: Draft, _: str) -> list[str]:
     ]
 
 
-def _vocabulary_case(look: CorpusLook) -> list[str]:
-    if not look.has_letter_marks:
-        return [
-            "  cased: false  # case and accents are dropped; `true` where they carry meaning, as for names in German"
-        ]
-    share = 100 * lost_share(look.counts.lost, "stripped_characters")
-    reason = f"{share:.1f} % of the characters have a vowel sign, a tone or another mark that uncased text would lose"
-    return [*_comment(f"cased: {reason}", "  "), "  cased: true"]
-
-
 def _describe_long_words(look: CorpusLook) -> str:
     """Return a sentence on words that no vocabulary can encode, if there are many."""
     lost = {name: count for name, count in look.counts.lost.items() if name != "stripped_characters"}
     return " ".join(describe_lost(lost, "the sample"))
 
 
-def _records(draft: Draft, _: str) -> list[str]:
+def _records(draft: Draft) -> list[str]:
     length = draft.budget.sequence_length
     held_out = 0.03 if draft.look.documents >= 200 else 0.2
     return [
@@ -175,13 +182,13 @@ def _records(draft: Draft, _: str) -> list[str]:
         f"  held_out_fraction: {held_out}  # of about {draft.look.documents:,.0f} documents",
         "model:",
         f"  size: {draft.budget.size}  # tiny, mini, small, medium, base or large: more is better with more time",
-        f"  max_positions: {draft.budget.max_positions}",
+        f"  max_positions: {max(128, length, draft.budget.text_length)}",
         "  dropout_rate: 0.0  # in a short training nothing is learnt by heart",
         "  attention_dropout_rate: 0.0",
     ]
 
 
-def _pretraining(draft: Draft, _: str) -> list[str]:
+def _pretraining(draft: Draft) -> list[str]:
     steps = draft.budget.steps
     return [
         "pretraining:",
@@ -202,7 +209,7 @@ def _pretraining(draft: Draft, _: str) -> list[str]:
     ]
 
 
-def _task(draft: Draft, _: str) -> list[str]:
+def _task(draft: Draft) -> list[str]:
     task = draft.task
     lines = [
         "task:",
@@ -220,7 +227,7 @@ def _task(draft: Draft, _: str) -> list[str]:
     return lines + [line for remark in task.remarks for line in _comment(remark, "  ")]
 
 
-def _finetuning(draft: Draft, _: str) -> list[str]:
+def _finetuning(draft: Draft) -> list[str]:
     budget, lines = draft.budget, ["finetuning:"]
     if draft.task.kind in POOLED:
         lines += [
@@ -281,3 +288,105 @@ def _value(value: Any) -> str:
     """Format a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=float("inf"))
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+# Split a table into a train, a dev and a test table, so that no text is in two of them.
+
+EVERY = 10  # every tenth text goes to the dev table, and every tenth of a large table to the test table
+LEAST_TEXTS, LEAST_FOR_TEST = 20, 500
+
+
+def name_parts(table: Path, output: Path, examples: Sequence[Any], with_test: bool) -> list[Path]:
+    """Return the paths of the parts, next to the configuration: train, dev and, of a large table, test.
+
+    Raises:
+        ValueError: the file cannot be split by rows.
+    """
+    ending = Path(table.name.removesuffix(".gz")).suffix
+    if ending not in TABLES:
+        raise ValueError(
+            f"There must be a file to measure on. Received: {table} alone, which is not divided by rows. Give --dev."
+        )
+    has_test = with_test and len({*map(identify, examples)}) >= LEAST_FOR_TEST
+    names = ("train", "dev", *(["test"] if has_test else []))
+    return [output.with_name(f"{output.stem}-{name}{ending}") for name in names]
+
+
+def divide_rows(table: Path, parts: Sequence[Path], task: Any, examples: Sequence[Any]) -> list[list[int]]:
+    """Choose a tenth of the texts for the second part and another tenth for the third, if any; the rest is the first.
+
+    These are every tenth text in the order of their classes, and of the table within a class, so that the parts have
+    the same shares of classes whatever the order of the table. Rows with the same texts, apart from case and blanks,
+    are in the same part, and a text stays in the first part where that would otherwise lack one of its classes.
+
+    Args:
+        task: the task that read the table.
+        examples: its rows.
+    Returns:
+        Indices of the rows of each part, from 0.
+    Raises:
+        FileExistsError: a part exists already.
+        ValueError: the table has too few texts, or too few of each class, or the task cannot learn from the first part.
+    """
+    for part in parts:
+        if part.exists():
+            raise FileExistsError(
+                f"A part of the table must be a new file. Received: {part}, which exists. Give --dev."
+            )
+    rows_of: dict[bytes, list[int]] = {}
+    for row, example in enumerate(examples):
+        rows_of.setdefault(identify(example), []).append(row)
+    if len(rows_of) < LEAST_TEXTS:
+        raise ValueError(
+            f"A table that is to be divided must have at least {LEAST_TEXTS} different texts. Received: {table}, with "
+            f"{len(rows_of)} in {len(examples)} rows. Give --dev, or more rows."
+        )
+    chosen: list[list[int]] = [[] for _ in parts]
+    drawn: list[tuple[int, list[int]]] = []
+    texts = sorted(rows_of.values(), key=lambda rows: tuple(task.names_of(examples[rows[0]])))
+    for text, rows in enumerate(texts, 1):
+        place = {0: 1, EVERY // 2: 2}.get(text % EVERY, 0)
+        if 0 < place < len(parts):
+            drawn.append((place, rows))
+        else:
+            chosen[0] += rows
+    learnt = {name for row in chosen[0] for name in task.names_of(examples[row])}
+    for place, rows in drawn:
+        names = {name for row in rows for name in task.names_of(examples[row])}
+        chosen[place if names <= learnt else 0] += rows
+        learnt |= names
+    if not all(chosen):
+        raise ValueError(
+            f"A table that is to be divided must have several texts of most classes. Received: {table}, with "
+            f"{len(learnt):,} classes in {len(examples):,} rows, of which nothing is left to measure on if training "
+            "has a text of each class. Give --dev, merge rare classes, or look whether another column has the labels."
+        )
+    task.learn([examples[row] for row in sorted(chosen[0])])
+    return [sorted(rows) for rows in chosen]
+
+
+def write_parts(table: Path, parts: Sequence[Path], header: bool, chosen: Sequence[Sequence[int]]) -> None:
+    """Write the rows that `divide_rows` chose for each part."""
+    if parts[0].suffix == PARQUET:
+        for part, rows in zip(parts, chosen, strict=True):
+            write_atomically(part, take_rows(str(table), rows))
+        return
+    whole: list[str] = []
+    if parts[0].suffix == ".csv":  # with new quoting, since a row may span several lines
+        writer = csv.writer(SimpleNamespace(write=whole.append), lineterminator="\n")
+        writer.writerows(row for _, row in read_whole_rows(table))
+    else:
+        blanks = None if JSON_LINES in table.suffixes else " "  # a line of one tab is a row of a .tsv
+        whole = [f"{line}\n" for _, line in read_lines(table) if line.strip(blanks)]
+    first, lines = whole[:header], whole[header:]
+    for part, rows in zip(parts, chosen, strict=True):
+        write_atomically(part, "".join([*first, *(lines[row] for row in rows)]).encode())
+
+
+def count_rows(table: Path, header: bool) -> int:
+    """Return the number of rows of a table, of questions in SQuAD's .json, or of blank lines in a tagged file."""
+    if table.name.removesuffix(".gz").endswith(TABLES):
+        return max(0, sum(1 for _ in read_whole_rows(table)) - header)
+    if table.name.removesuffix(".gz").endswith(".json"):  # SQuAD's format, with one key `question` per question
+        return read_whole(str(table)).count(b'"question"')
+    return sum(1 for _, line in read_lines(table) if not line.strip())

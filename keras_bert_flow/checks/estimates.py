@@ -3,11 +3,10 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -110,7 +109,13 @@ def measure_bytes(corpus: CorpusConfig, files: Sequence[str]) -> float:
         found = [path for path in sizes if path.endswith(suffix)]
         packed = sum(sizes.pop(path) for path in found)
         if suffix == PARQUET:
-            total += sum(_column_bytes(path, corpus.text_field) for path in found)
+            for path in found:
+                try:
+                    with open_input(path) as file:
+                        open_table(file, path, corpus.text_field)
+                        total += sum(chunk.unpacked for chunk in list_chunks(file, path, corpus.text_field))
+                except DAMAGED_ERRORS:
+                    total += Path(path).stat().st_size
         elif found and suffix:
             total += packed * _find_ratio(max(found, key=lambda path: Path(path).stat().st_size), suffix)
         else:
@@ -118,30 +123,14 @@ def measure_bytes(corpus: CorpusConfig, files: Sequence[str]) -> float:
     return total
 
 
-def _column_bytes(path: str, name: str) -> int:
-    try:
-        with open_input(path) as file:
-            open_table(file, path, name)
-            return sum(chunk.unpacked for chunk in list_chunks(file, path, name))
-    except DAMAGED_ERRORS:
-        return Path(path).stat().st_size
-
-
 def _find_ratio(path: str, suffix: str) -> float:
     """Return the number of uncompressed bytes per compressed byte, up to where the file is damaged."""
     unpacked = 0
     with open_packed(path) as packed, unpack(packed, suffix) as file:
         with suppress(*DAMAGED_ERRORS):
-            for piece in _read_pieces(file):
+            while unpacked < PACKED_SAMPLE_BYTES and (piece := file.read(1 << 16)):
                 unpacked += len(piece)
         return unpacked / max(1, packed.tell())
-
-
-def _read_pieces(file: BinaryIO) -> Iterator[bytes]:
-    left = PACKED_SAMPLE_BYTES
-    while left > 0 and (piece := file.read(1 << 16)):
-        left -= len(piece)
-        yield piece
 
 
 MATRIX_WIDTH = 1024  # of the timed matrix product
@@ -182,14 +171,19 @@ def estimate_corpus(config: PipelineConfig, files: Sequence[str], vocabulary: Pa
         return None
     cased = config.vocabulary.cased
     tokenizer = read_tokenizer_file(vocabulary, cased) if vocabulary else _learn_tokenizer(texts, config.vocabulary)
-    tokenized = tuple(filter(None, (_tokenize(document, tokenizer) for document in sample.documents)))
+    tokenized = []
+    for document in sample.documents:
+        sentences = [ids for ids in tokenizer.encode_batch(document.sentences) if len(ids)]
+        if sentences:
+            lengths = np.array([len(ids) for ids in sentences], np.int32)
+            tokenized.append(TokenizedDocument(document.id, np.concatenate(sentences).astype(np.int32), lengths))
     tokens = sum(len(document.token_ids) for document in tokenized) * sample.total_bytes / sample.read_bytes
     source = vocabulary or "a vocabulary learnt from it"
     basis = f"{len(sample.documents):,} documents, {sample.read_bytes / 1e6:.2f} MB, encoded with {source}"
     lost: Counter = Counter()
     for text in texts:
         lost.update(count_lost(tokenizer, text))
-    return CorpusEstimate(sample, tokenized, tokenizer, tokens, basis, lost)
+    return CorpusEstimate(sample, tuple(tokenized), tokenizer, tokens, basis, lost)
 
 
 def count_records(config: PipelineConfig, estimate: CorpusEstimate) -> float:
@@ -250,14 +244,6 @@ def _learn_tokenizer(texts: Iterable[str], vocabulary: VocabularyConfig) -> Toke
     return (make_cutting_tokenizer if cuts else WordPieceTokenizer)(pieces, vocabulary.cased)
 
 
-def _tokenize(document: Document, tokenizer: Tokenizer) -> TokenizedDocument | None:
-    sentences = [ids for ids in tokenizer.encode_batch(document.sentences) if len(ids)]
-    if not sentences:
-        return None
-    lengths = np.array([len(ids) for ids in sentences], np.int32)
-    return TokenizedDocument(document.id, np.concatenate(sentences).astype(np.int32), lengths)
-
-
 def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
     """Return lines on the steps of fine-tuning, counting one row per example; long texts may take several."""
     settings = config.finetuning
@@ -274,26 +260,28 @@ def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
 
 def measure_rate() -> float:
     """Measure the FLOP/s of float32 matrix products in NumPy on this processor, at its best moment."""
-    matrix = np.ones((MATRIX_WIDTH, MATRIX_WIDTH), np.float32)
+    matrix, rates = np.ones((MATRIX_WIDTH, MATRIX_WIDTH), np.float32), []
     matrix @ matrix  # starts the threads
-    return max(_time_products(matrix) for _ in range(TIMINGS))
-
-
-def _time_products(matrix: np.ndarray) -> float:
-    started, products = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - started) < TIMED_SECONDS:
-        matrix @ matrix
-        products += 1
-    return products * 2 * MATRIX_WIDTH**3 / elapsed
+    for _ in range(TIMINGS):
+        started, products = time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - started) < TIMED_SECONDS:
+            matrix @ matrix
+            products += 1
+        rates.append(products * 2 * MATRIX_WIDTH**3 / elapsed)
+    return max(rates)
 
 
 def _estimate_time(operations: float, peak_flops: float | None) -> str:
+    rate = measure_rate() if peak_flops is None else peak_flops
+    seconds = operations / rate
+    units = {"days": 86400, "hours": 3600, "minutes": 60}
+    spelt = (f"{seconds / length:,.1f} {unit}" for unit, length in units.items() if seconds >= 2 * length)
+    least = f"Time of pre-training: at least {next(spelt, f'{seconds:,.0f} seconds')}"
     if peak_flops is not None:
-        return f"Time of pre-training: at least {_show(operations / peak_flops)} at pretraining.peak_flops."
-    rate = measure_rate()
+        return f"{least} at pretraining.peak_flops."
     return (
-        f"Time of pre-training: at least {_show(operations / rate)} on this machine's processor, where numpy now "
-        f"multiplies float32 matrices at {rate / 1e9:,.0f} GFLOP/s. For an accelerator set pretraining.peak_flops."
+        f"{least} on this machine's processor, where numpy now multiplies float32 matrices at {rate / 1e9:,.0f} "
+        "GFLOP/s. For an accelerator set pretraining.peak_flops."
     )
 
 
@@ -327,13 +315,6 @@ def _count_flops(config: PipelineConfig, is_teacher: bool = False) -> int:
         generator=shape.narrow(config.pretraining.generator_size) if objective.has_generator else None,
     )
     return flops.forward if is_teacher else flops.training
-
-
-def _show(seconds: float) -> str:
-    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:,.1f} {unit}"
-    return f"{seconds:,.0f} seconds"
 
 
 # Choose the number of Beam worker processes for counting words or making records, from the size of the text.
@@ -371,8 +352,7 @@ def worker_options(corpus: CorpusConfig, records: RecordsConfig | None, options:
     """
     if _is_chosen(corpus, options):
         return tuple(options)
-    seconds = estimate_seconds(text_bytes(corpus), records)
-    workers = choose_workers(seconds, count_cores(), available_memory())
+    workers = choose_workers(text_bytes(corpus), records, count_cores(), available_memory())
     if workers == 1:
         return tuple(options)
     return (*options, f"--direct_num_workers={workers}", "--direct_running_mode=multi_processing")
@@ -385,27 +365,21 @@ def describe_workers(config: PipelineConfig, files: Sequence[str]) -> list[str]:
     jobs: list[tuple[str, RecordsConfig | None]] = [] if config.vocabulary.file else [("vocabulary", None)]
     jobs += [("records", phase.records) for phase in config.phases]
     size, cores, memory = text_bytes(config.corpus), count_cores(), available_memory()
-    counts = ", ".join(
-        f"{name} {choose_workers(estimate_seconds(size, records), cores, memory)}" for name, records in jobs
-    )
+    counts = ", ".join(f"{name} {choose_workers(size, records, cores, memory)}" for name, records in jobs)
     return [f"Processes of the data jobs, from the size of the text: {counts}."]
 
 
-def estimate_seconds(size: float, records: RecordsConfig | None) -> float:
-    """Return the seconds of work for one core on `size` bytes of text, without the fixed cost of a job."""
-    if records is None:
-        return size / 1e6 * COUNT_SECONDS
-    return size / 1e6 * (ENCODE_SECONDS + PASS_SECONDS * records.duplication)
-
-
-def choose_workers(seconds: float, cores: int, memory: float) -> int:
-    """Return the number of worker processes for an amount of work; 1 means the main process only.
+def choose_workers(size: float, records: RecordsConfig | None, cores: int, memory: float) -> int:
+    """Return the number of worker processes for a job; 1 means the main process only.
 
     Args:
-        seconds: seconds of work for one core.
+        size: bytes of text.
+        records: settings of the records to make; None: words are counted.
         cores: number of available cores.
         memory: bytes of free memory.
     """
+    per_megabyte = COUNT_SECONDS if records is None else ENCODE_SECONDS + PASS_SECONDS * records.duplication
+    seconds = size / 1e6 * per_megabyte  # of one core, without the fixed cost of a job
     return max(1, int(min(seconds / WORKER_SECONDS, cores, memory / WORKER_BYTES, MOST_WORKERS)))
 
 

@@ -150,16 +150,15 @@ class Lengths:
         self.total += length
         self.longest = max(self.longest, length)
 
-    @property
-    def mean(self) -> float:
-        return self.total / self.count if self.count else 0.0
-
     def rows(self) -> list[list[int]]:
         """Return [lowest, highest, count] of each bucket, from the first to the last that is not empty."""
         if not self._buckets:
             return []
-        buckets = range(min(self._buckets), max(self._buckets) + 1)
-        return [[*_borders(bucket), self._buckets[bucket]] for bucket in buckets]
+        rows = []
+        for bucket in range(min(self._buckets), max(self._buckets) + 1):
+            low, high = (2 ** (bucket - 1) + 1, 2**bucket) if bucket > 0 else (bucket + 1, bucket + 1)
+            rows.append([low, high, self._buckets[bucket]])
+        return rows
 
 
 class Repeats:
@@ -214,7 +213,3 @@ def even_histogram(counts: np.ndarray) -> list[list[int]]:
     return [
         [low, min(low + width - 1, highest), int(counts[low : min(low + width, highest + 1)].sum())] for low in starts
     ]
-
-
-def _borders(bucket: int) -> tuple[int, int]:
-    return (0, 0) if bucket < 0 else (1, 1) if bucket == 0 else (2 ** (bucket - 1) + 1, 2**bucket)

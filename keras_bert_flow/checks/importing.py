@@ -67,7 +67,8 @@ def import_records(
 
     def build(work: Path) -> Contents:
         opened = {part: [TFRecordFile(path) for path in paths] for part, paths in parts.items()}
-        counts = RecordCounts(make_layout(config, tokenizer.pieces, _special_pieces(tokenizer)))
+        special_pieces = [tokenizer.pieces[number] for number in tokenizer.special_ids]
+        counts = RecordCounts(make_layout(config, tokenizer.pieces, special_pieces))
         step = -(-sum(len(file) for found in opened.values() for file in found) // SAMPLE)
         summaries: list[FileSummary] = []
         for part, found in opened.items():
@@ -197,7 +198,3 @@ def _unusable(place: str, error: ValueError) -> ValueError:
         f"Records must have the features of google-research/bert. Received: {place}: {str(error).rstrip('.')}. "
         "Make them with its create_pretraining_data.py, or with `kbf records`."
     )
-
-
-def _special_pieces(tokenizer: Tokenizer) -> list[str]:
-    return [tokenizer.pieces[number] for number in tokenizer.special_ids]

@@ -63,11 +63,6 @@ class Layout:
         """The label of a pair; None if a record is one text."""
         return find_objective(self.objective).sentence_label
 
-    @property
-    def most_padding(self) -> float:
-        """Largest share of padding without a warning."""
-        return find_objective(self.objective).most_padding
-
 
 def make_layout(
     config: Mapping[str, Any], pieces: Sequence[str], special_pieces: Sequence[str] = SPECIAL_PIECES
@@ -133,10 +128,10 @@ class RecordCounts:
         try:
             features = decode_record(record)
         except ValueError:
-            self._note("decoding", place)
+            self.note("decoding", place)
             return
         if not self._has_shape(features):
-            self._note("shapes", place)
+            self.note("shapes", place)
             return
         self._waiting.append((place, features))
         if len(self._waiting) == self._rows:
@@ -151,6 +146,11 @@ class RecordCounts:
         batch = {name: np.stack([features[name] for _, features in self._waiting]) for name in names}
         self._waiting = []
         self._count(batch, places)
+
+    def note(self, fault: str, place: str) -> None:
+        """Count a record with a fault: one of FAULTS, or another that its reader found."""
+        self.faults[fault] += 1
+        self.first_fault.setdefault(fault, place)
 
     def _has_shape(self, features: Features) -> bool:
         if None in self._shape:
@@ -175,6 +175,8 @@ class RecordCounts:
         originals[rows, chosen] = batch["masked_lm_ids"][rows, columns]
         pad, unknown, cls, sep, mask = self.layout.special_ids
         is_word = inside & (originals != cls) & (originals != sep)
+        most = self.layout.vocabulary_size - 1
+        outside = [(values < 0) | (values > most) for values in (ids, batch["masked_lm_ids"])]
 
         self.lengths += np.bincount(lengths, minlength=len(self.lengths))
         totals = {
@@ -184,21 +186,22 @@ class RecordCounts:
             "words": is_word.sum(),
             "unknown_tokens": (is_word & (originals == unknown)).sum(),
             "positive_labels": batch[LABEL].sum() if LABEL in batch else 0,
-            "ids_out_of_range": self._out_of_range(ids).sum() + self._out_of_range(batch["masked_lm_ids"]).sum(),
+            "ids_out_of_range": sum(values.sum() for values in outside),
         }
         self.totals.update({name: int(number) for name, number in totals.items()})
         self._count_predictions(ids[rows, chosen], originals[rows, chosen], rows, chosen, lengths)
         wrong = {
-            "ids": self._out_of_range(ids).any(1) | self._out_of_range(batch["masked_lm_ids"]).any(1),
+            "ids": outside[0].any(1) | outside[1].any(1),
             "padding": ((batch["input_mask"] != inside) | (~inside & (ids != 0))).any(1),
             "special tokens": ~self._has_special_tokens(originals, lengths),
             "segments": ~self._has_segments(batch["segment_ids"], originals, inside),
             "predictions": ~self._has_predictions(batch, predicted, lengths),
-            "labels": ~self._has_label(batch),
         }
+        if LABEL in batch:
+            wrong["labels"] = ~np.isin(batch[LABEL][:, 0], (0, 1) if self.layout.sentence_label else (0,))
         for fault, is_wrong in wrong.items():
             for row in np.flatnonzero(is_wrong):
-                self._note(fault, places[row])
+                self.note(fault, places[row])
 
     def _count_predictions(self, shown, originals, rows, positions, lengths) -> None:
         """Count masked, kept and replaced tokens; all but `lengths` are (chosen tokens,) of a batch."""
@@ -216,9 +219,6 @@ class RecordCounts:
             wanted = np.minimum(wanted, self._shape[1]).astype(np.int64)
             self.totals["wanted_predictions"] += int(wanted.sum())
             self.totals["over_predicted"] += int((np.bincount(rows, minlength=len(lengths)) > wanted).sum())
-
-    def _out_of_range(self, ids: np.ndarray) -> np.ndarray:
-        return (ids < 0) | (ids >= self.layout.vocabulary_size)
 
     def _has_special_tokens(self, originals: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return for each record whether it is [CLS] ... [SEP], with one more [SEP] inside for pairs."""
@@ -252,16 +252,6 @@ class RecordCounts:
             (count > 0) & are_first & (are_inside | ~predicted).all(1) & ascend.all(1) & (predicted | is_filler).all(1)
         )
 
-    def _has_label(self, batch: Features) -> np.ndarray:
-        if LABEL not in batch:
-            return np.ones(len(batch["input_ids"]), bool)
-        allowed = (0, 1) if self.layout.sentence_label else (0,)
-        return np.isin(batch[LABEL][:, 0], allowed)
-
-    def _note(self, fault: str, place: str) -> None:
-        self.faults[fault] += 1
-        self.first_fault.setdefault(fault, place)
-
 
 # Judge the contents of records by the rules that they are made by, within the ranges of chance.
 
@@ -291,35 +281,28 @@ def judge_records(counts: RecordCounts, counters: Mapping[str, Any], is_whole: b
         counters: counters of the manifest; may be empty.
         is_whole: every record was counted, so sums must equal the counters.
     """
-    form = [_judge_form(counts, fault) for fault in FAULTS]
+    form = _judge_form(counts)
     if not counts.totals["counted"]:
         return form
     return [
         *form,
         *_judge_counters(counts, counters, is_whole),
         _judge_padding(counts),
-        *_judge_labels(counts),
-        *_judge_mistaken(counts, counters),
+        *_judge_labels(counts, counters),
         *_judge_amount_masked(counts),
         *_judge_replacements(counts),
-        *_judge_unknown(counts, counters),
-        judge(
-            "repeated records",
-            grade(counts.repeats.repeated_share, 0.01, 0.5),
-            f"{percent(counts.repeats.repeated_share)} were there before",
-            "Remove copies of documents from the corpus; very short documents repeat by themselves.",
-        ),
+        *_judge_text(counts, counters),
     ]
 
 
-def _judge_form(counts: RecordCounts, fault: str) -> Finding:
-    wrong = counts.faults[fault]
-    value = (
-        f"{wrong:,} of {counts.totals['records']:,} records are wrong, first {counts.first_fault[fault]}"
-        if wrong
-        else _FINE[fault]
-    )
-    return judge(fault, not wrong, value, _REMEDIES.get(fault, _REBUILD))
+def _judge_form(counts: RecordCounts) -> list[Finding]:
+    findings = []
+    for fault in FAULTS:
+        wrong, value = counts.faults[fault], _FINE[fault]
+        if wrong:
+            value = f"{wrong:,} of {counts.totals['records']:,} records are wrong, first {counts.first_fault[fault]}"
+        findings.append(judge(fault, not wrong, value, _REMEDIES.get(fault, _REBUILD)))
+    return findings
 
 
 def _judge_counters(counts: RecordCounts, counters: Mapping[str, Any], is_whole: bool) -> list[Finding]:
@@ -343,13 +326,14 @@ def _judge_padding(counts: RecordCounts) -> Finding:
     value = f"{percent(empty)} of places; mean {share(counts.totals['tokens'], counts.totals['counted']):.1f} tokens"
     return judge(
         "padding share",
-        grade(empty, counts.layout.most_padding),
+        grade(empty, find_objective(counts.layout.objective).most_padding),
         value,
         "Lower records.sequence_length, or give longer documents.",
     )
 
 
-def _judge_labels(counts: RecordCounts) -> list[Finding]:
+def _judge_labels(counts: RecordCounts, counters: Mapping[str, Any]) -> list[Finding]:
+    """Judge the shares of the labels, and how many of them the text contradicts, if the job counted these."""
     pairs, label = counts.totals["counted"], counts.layout.sentence_label
     if label is None:
         return []
@@ -359,7 +343,11 @@ def _judge_labels(counts: RecordCounts) -> list[Finding]:
     value += f", {label.usual}" if label.usual else ""
     wrong: Verdict = "error" if label.is_drawn or seen in (0, 1) else "warning"
     remedy = label.remedies[seen > high] or f"The label of a pair must be drawn evenly. {_REBUILD}"
-    return [judge(label.counter.replace("_", " "), "ok" if low <= seen <= high else wrong, value, remedy)]
+    findings = [judge(label.counter.replace("_", " "), "ok" if low <= seen <= high else wrong, value, remedy)]
+    if (mistaken := mistaken_share(label, counters)) is not None:
+        value = f"{percent(mistaken)} of the pairs labelled {label.meanings[1]!r} are of a B that could follow A"
+        findings.append(judge("labels by text", grade(mistaken, MOST_MISTAKEN, 0.1), value, NEAR_COPIES))
+    return findings
 
 
 def _judge_amount_masked(counts: RecordCounts) -> list[Finding]:
@@ -401,18 +389,21 @@ def _judge_replacements(counts: RecordCounts) -> list[Finding]:
     return findings
 
 
-def _judge_mistaken(counts: RecordCounts, counters: Mapping[str, Any]) -> list[Finding]:
-    """Judge the labels that the text contradicts, as the job counted them."""
-    label = counts.layout.sentence_label
-    if label is None or (wrong := mistaken_share(label, counters)) is None:
-        return []
-    value = f"{percent(wrong)} of the pairs labelled {label.meanings[1]!r} are of a B that could follow A"
-    return [judge("labels by text", grade(wrong, MOST_MISTAKEN, 0.1), value, NEAR_COPIES)]
+def _judge_text(counts: RecordCounts, counters: Mapping[str, Any]) -> list[Finding]:
+    """Judge repeated records, and what the tokenizer lost.
 
-
-def _judge_unknown(counts: RecordCounts, counters: Mapping[str, Any]) -> list[Finding]:
-    """Judge what the tokenizer lost: by characters, if the job counted them, since a lost sentence is one token."""
+    The latter by characters, if the job counted them, since a lost sentence is one token.
+    """
     unknown, known = share(counts.totals["unknown_tokens"], counts.totals["words"]), bool(counters.get("characters"))
     value = f"{percent(unknown)} of {counts.totals['words']:,} tokens"
     remedy = advise_unknown(counters) if known else LEARN
-    return [judge("unknown tokens", grade(unknown, 0.01, 0.1), value, remedy), *(judge_lost(counters) if known else ())]
+    return [
+        judge("unknown tokens", grade(unknown, 0.01, 0.1), value, remedy),
+        *(judge_lost(counters) if known else ()),
+        judge(
+            "repeated records",
+            grade(counts.repeats.repeated_share, 0.01, 0.5),
+            f"{percent(counts.repeats.repeated_share)} were there before",
+            "Remove copies of documents from the corpus; very short documents repeat by themselves.",
+        ),
+    ]

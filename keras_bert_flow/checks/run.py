@@ -5,19 +5,17 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.checks.models import check_initial_model
 from keras_bert_flow.checks.stages import (
     check_corpus,
     check_finetuning,
+    check_initial_model,
     check_label_words,
     check_minimal_pairs,
     check_model,
     check_names,
-    check_objectives,
     check_pattern,
     check_predictions,
     check_scored_model,
-    check_sequences,
     check_task,
     check_tokenizer,
     packages_of,
@@ -40,7 +38,7 @@ from keras_bert_flow.text.objectives.mlm import check_cutting
 from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.text.tokenizers.files import find_case, find_tokenizer_file
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables
-from keras_bert_flow.training.pretraining.fit import FREE, check_padding
+from keras_bert_flow.training.pretraining.fit import FREE, check_objective, check_padding
 
 # Check the inputs of a distillation: student, teacher and records.
 
@@ -116,14 +114,14 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     """
     check_backend(config.backend)
     check_installed([*packages, *packages_of(config, stages)])
-    check_runs(config.runs)
-    check_models_apart(config)
+    check_runs(config)
     if "vocabulary" in stages or "records" in stages:
         check_names(config.runs)
         check_pattern(config.runs)
     if "pretraining" in stages:
         check_model(config)
-        check_objectives(config)
+        for phase in config.phases:
+            check_objective(phase.records.objective, config.model.family, phase.pretraining.bag_of_words)
         check_distillation(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:
         check_tokenizer(config, config.vocabulary.file, "records" in stages)
@@ -131,7 +129,9 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
             check_label_words(config, Path(config.vocabulary.file))
     if "records" in stages:
         check_predictions(config)
-        check_sequences(config)
+        for phase in config.phases:
+            length = phase.records.sequence_length
+            check_cutting(phase.records.objective, length, phase.pretraining.sequence_length or length)
     if "vocabulary" in stages or "records" in stages:
         check_corpus(config, makes_records="records" in stages)
     if "pretraining" in stages and "finetuning" in stages:
@@ -142,20 +142,18 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     return check_task(config) if "finetuning" in stages or "evaluation" in stages else None
 
 
-def check_runs(runs: str) -> None:
-    """Check that results can be written to the folder of a run, local or remote."""
-    if find_address(runs):
-        check_writable(runs)
-    else:
-        check_place(Path(runs) / "x")
+def check_runs(config: PipelineConfig) -> None:
+    """Check that results can be written to the folder of a run, local or remote.
 
-
-def check_models_apart(config: PipelineConfig) -> None:
-    """Check that the results of a run do not go into a model that it reads, whose files are part of their keys."""
+    They must not go into a model that the run reads, whose files are part of their keys.
+    """
+    if find_address(config.runs):
+        check_writable(config.runs)
+        return
+    check_place(Path(config.runs) / "x")
     models = [config.initial_model, config.distillation.teacher if config.distillation else None]
-    if not find_address(config.runs):
-        local = [model for model in models if model is not None and not find_address(model)]
-        check_apart(config.runs, local, "The folder of results")
+    local = [model for model in models if model is not None and not find_address(model)]
+    check_apart(config.runs, local, "The folder of results")
 
 
 # Resolve a configuration for continued pre-training: it takes the initial model's shape and tokenizer.

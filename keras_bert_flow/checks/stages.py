@@ -9,11 +9,11 @@ from pathlib import Path
 
 from keras_bert_flow.checks.estimates import EnoughError, LimitedCounts
 from keras_bert_flow.checks.importing import check_import
-from keras_bert_flow.checks.models import check_initial_model
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import CorpusConfig
-from keras_bert_flow.conversion.directory import check_words_head
+from keras_bert_flow.conversion.adapters import check_whole
+from keras_bert_flow.conversion.directory import ModelDirectory, check_model_directory, check_words_head
 from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.distribution.cluster import check_devices
 from keras_bert_flow.files.inputs import hold
@@ -59,14 +59,6 @@ from keras_bert_flow.training.pretraining.fit import check_objective, check_padd
 # Check the beginning of a corpus, to refuse an unusable one without reading all of it.
 
 MOST_BYTES = 16_000_000  # of text to read, in a fraction of a second
-
-
-def check_columns(corpus: CorpusConfig, files: Sequence[str]) -> None:
-    """Raise ValueError unless each Parquet file has the text column."""
-    for path in files:
-        if path.endswith(PARQUET):
-            with open_input(path) as file:
-                open_table(file, path, corpus.text_field)
 
 
 def check_text(config: PipelineConfig, files: Sequence[str], makes_records: bool) -> None:
@@ -153,7 +145,10 @@ def check_corpus(config: PipelineConfig, makes_records: bool = False) -> list[st
     check_installed(packages_for(files))
     verify(*files)
     if not corpus.skip_bad_inputs:
-        check_columns(corpus, files)
+        for path in files:
+            if path.endswith(PARQUET):
+                with open_input(path) as file:
+                    open_table(file, path, corpus.text_field)  # raises unless it has the column of texts
         if len(patterns) == len(corpus.input):
             check_text(config, files, makes_records)
     return files
@@ -237,6 +232,15 @@ def check_tokenizer(config: PipelineConfig, file: str | Path, makes_records: boo
         check_padding(config.model, tokenizer)
         for phase in config.phases:
             check_joining(phase.records.objective, tokenizer)
+
+
+def check_initial_model(folder: Path) -> ModelDirectory:
+    """Check the initial or teacher model of a training, as `check_model_directory` does; adapters are refused.
+
+    The base model of an adapter is stored elsewhere and may change, and no content key covers it.
+    """
+    check_whole(folder)
+    return check_model_directory(folder)
 
 
 def check_pretraining_stage(
@@ -332,24 +336,11 @@ def check_predictions(config: PipelineConfig) -> None:
             )
 
 
-def check_sequences(config: PipelineConfig) -> None:
-    """Check that the records of each phase can be divided into sequences of its training length."""
-    for phase in config.phases:
-        length = phase.records.sequence_length
-        check_cutting(phase.records.objective, length, phase.pretraining.sequence_length or length)
-
-
 def check_model(config: PipelineConfig) -> None:
     """Check that the backend is installed, that the model can be built, and that batches divide over the devices."""
     check_backend(config.backend)
     resolve_shape(config.model, config.vocabulary.size)  # raises if the sizes contradict each other
     check_devices(config, config.backend)
-
-
-def check_objectives(config: PipelineConfig) -> None:
-    """Check that the encoder family supports the pre-training objective of each phase."""
-    for phase in config.phases:
-        check_objective(phase.records.objective, config.model.family, phase.pretraining.bag_of_words)
 
 
 def check_finetuning(config: PipelineConfig) -> None:

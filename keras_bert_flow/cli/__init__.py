@@ -37,7 +37,12 @@ def main() -> None:
     with handling_signals():
         os.environ.update(child_environment())  # for Beam's workers and other processes that libraries start
         try:
-            _check_working_directory()
+            try:
+                os.getcwd()  # libraries read it when they are imported
+            except FileNotFoundError:
+                raise FileNotFoundError(
+                    "The working directory must exist. Received: one that was removed. Change to another with cd."
+                ) from None
             check_packages()
             app = load_commands(sys.argv[1:])
             with timing_command():
@@ -54,16 +59,6 @@ def main() -> None:
             leave_at_once(status)
         if status:
             sys.exit(status)
-
-
-def _check_working_directory() -> None:
-    """Raise FileNotFoundError if the working directory was removed: libraries read it when they are imported."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            "The working directory must exist. Received: one that was removed. Change to another with cd."
-        ) from None
 
 
 def load_commands(arguments: Sequence[str]) -> typer.Typer:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.checks.models import check_model_directory
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.options import following
 from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
+from keras_bert_flow.conversion.directory import ModelDirectory, check_model_directory
 from keras_bert_flow.export.request import MAX_CHANGED, check_export, check_max_changed, choose_backend
 from keras_bert_flow.files.outputs import check_output_file, check_place, existing_output
 
@@ -171,7 +171,6 @@ def push(
     ] = False,
 ) -> None:
     """Push a model to the Hugging Face Hub in one commit; hf://org/name then refers to it everywhere."""
-    from keras_bert_flow.conversion.directory import ModelDirectory
     from keras_bert_flow.stores.hub import CARD, check_push, list_model_files, push_to_hub, write_license
 
     name, branch = check_push(address, is_sent=not dry_run)

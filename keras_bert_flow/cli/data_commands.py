@@ -12,7 +12,6 @@ import typer
 from keras_bert_flow.checks.estimates import worker_options
 from keras_bert_flow.checks.stages import check_importing, check_records_stage, check_vocabulary_stage
 from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.inputs import fill_builtin_corpus
 from keras_bert_flow.cli.options import (
     ConfigFile,
     Inputs,
@@ -25,6 +24,7 @@ from keras_bert_flow.cli.options import (
     carry,
     carry_to_training,
     expect_text,
+    fill_builtin_corpus,
     following,
     inside,
     load,
@@ -268,12 +268,21 @@ def init(
 
     It reports the role that it assigned to each column, which can be changed in the file.
     """
-    _check_new(output)
+    check_place(output)
+    if output.exists():
+        raise _existing(output)
     with working("Looking at the text and the table, and measuring this processor"):
         from keras_bert_flow.checks.draft_budget import choose_budget, look_at_corpus
-        from keras_bert_flow.checks.draft_division import count_rows, divide_rows, name_parts, write_parts
         from keras_bert_flow.checks.draft_table import draft_task, find_beside
-        from keras_bert_flow.checks.draft_writing import Draft, describe_draft, write_draft
+        from keras_bert_flow.checks.draft_writing import (
+            Draft,
+            count_rows,
+            describe_draft,
+            divide_rows,
+            name_parts,
+            write_draft,
+            write_parts,
+        )
         from keras_bert_flow.checks.estimates import measure_rate
         from keras_bert_flow.tasks.registry import make_task
         from keras_bert_flow.text.corpus.inputs import check_inputs
@@ -342,12 +351,6 @@ def read_test(test: Path | None, train: Path, dev: Path | None, task: Any) -> tu
         if test is not None:
             raise
         return {}, [f"{found} is not used as a test table: {error}"]
-
-
-def _check_new(output: Path) -> None:
-    check_place(output)
-    if output.exists():
-        raise _existing(output)
 
 
 def _existing(output: Path) -> FileExistsError:

@@ -7,11 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.checks.models import check_prediction
 from keras_bert_flow.checks.run import check_distillation_stage
 from keras_bert_flow.checks.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
 from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.inputs import fill_builtin_task
 from keras_bert_flow.cli.options import (
     OUTPUT_ANYWHERE,
     ChosenBackend,
@@ -26,6 +24,7 @@ from keras_bert_flow.cli.options import (
     carry,
     choose_backend,
     choose_file,
+    fill_builtin_task,
     find_finetuned,
     fix_backend,
     following,
@@ -35,13 +34,14 @@ from keras_bert_flow.cli.options import (
     say_next,
     stopping_for_later,
 )
-from keras_bert_flow.config.pipeline import with_grid
+from keras_bert_flow.config.finetuning import GridConfig
 from keras_bert_flow.console.progress import counting_progress, training_progress, working
 from keras_bert_flow.console.terminal import show, show_json
+from keras_bert_flow.conversion.directory import check_model_directory
 from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.files.paths import name_path
-from keras_bert_flow.prediction.load import FINE_TUNED
+from keras_bert_flow.prediction.load import FINE_TUNED, check_request
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.training.finetuning.task_data import fetch_tables
 
@@ -127,8 +127,9 @@ def finetune(
         settings = fetch_tables(choose_backend(settings, backend))
         data = check_finetuning_stage(settings, model, place)
         settings = fill_builtin_task(settings)
-        if grid:
-            settings = with_grid(settings)
+        if grid and settings.finetuning.grid is None:
+            finetuning = settings.finetuning.model_copy(update={"grid": GridConfig()})
+            settings = settings.model_copy(update={"finetuning": finetuning})
         with working(f"Fine-tuning on {settings.task.name}: loading Keras on {settings.backend}"):
             from keras_bert_flow.backends.memory import keep_freed_memory
             from keras_bert_flow.evaluation.summary import align
@@ -184,7 +185,7 @@ def evaluate(
         print_scores(score_predictions(fill_builtin_task(load(config, set)), predictions), json)
         return
     settings = choose_backend(load(config, set), backend)
-    check_prediction(scored, FINE_TUNED, {}, [], None)
+    check_request(check_model_directory(scored), FINE_TUNED, {})
     settings = fill_builtin_task(settings)
     questions = read_questions(settings, scored)
     with following(f"Scoring {model} on {settings.task.dev}"):

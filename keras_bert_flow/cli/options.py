@@ -4,16 +4,16 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.precision import SECTIONS, resolve_precision
+from keras_bert_flow.config.pipeline import SECTIONS, PipelineConfig, resolve_precision
 from keras_bert_flow.config.pretraining import AUTO
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.console import interrupts
@@ -22,8 +22,9 @@ from keras_bert_flow.console.job_progress import MB, expect, following_job, is_t
 from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
 from keras_bert_flow.files.outputs import work_folder
-from keras_bert_flow.files.paths import find_address, name_argument
+from keras_bert_flow.files.paths import check_local, find_address, name_argument
 from keras_bert_flow.installed import BACKENDS, KERAS_BACKEND, check_backend, find_backend
+from keras_bert_flow.stores.fetching import cache_root
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", help="Configuration file; see `kbf configs list`.")]
 ConfigOrTask = Annotated[
@@ -151,6 +152,35 @@ def stopping_for_later() -> Iterator[None]:
         yield
 
 
+# Write the built-in corpus and task for a command whose configuration says `builtin`.
+
+
+def fill_builtin_corpus(settings: PipelineConfig, output: str) -> PipelineConfig:
+    """Replace `builtin` in the input of a corpus by files, which are written beside the output.
+
+    Raises:
+        ValueError: the output is in an object store.
+    """
+    if BUILTIN not in settings.corpus.input:
+        return settings
+    check_local(output, "The output of a job with the built-in corpus")
+    return _fill(settings, Path(output).absolute().parent)
+
+
+def fill_builtin_task(settings: PipelineConfig) -> PipelineConfig:
+    """Replace `builtin` in a task by its tables, written to the folder that `kbf run` uses."""
+    if settings.task.train != BUILTIN:
+        return settings
+    folder = cache_root() / "runs" if find_address(settings.runs) else Path(settings.runs).absolute()
+    return _fill(settings, folder)
+
+
+def _fill(settings: PipelineConfig, folder: Path) -> PipelineConfig:
+    from keras_bert_flow.results.stages.corpus import corpus_key, publish_builtin, resolve_builtin
+
+    return resolve_builtin(settings, publish_builtin(folder / "corpus" / corpus_key()))
+
+
 # Say how far a command is whose work is done elsewhere, and what it has written of its result so far.
 
 LEAST_BYTES = 50_000  # less is shown as 0.0 MB
@@ -158,8 +188,21 @@ LEAST_BYTES = 50_000  # less is shown as 0.0 MB
 
 @contextmanager
 def following(name: str, output: str | Path | None = None) -> Iterator[None]:
-    """Show what is being done, as `working` does, with the current part or the bytes written so far."""
-    measure = written_to(output)
+    """Show what is being done, as `working` does, with the current part or the bytes written so far.
+
+    Args:
+        output: a result, whose work folder is measured if it is local.
+    """
+    work = None if output is None or find_address(output) else work_folder(output)
+
+    def measure() -> str:
+        size = 0
+        for path in work.rglob("*") if work else ():
+            with suppress(OSError):  # renamed or removed meanwhile
+                status = os.lstat(path)
+                size += status.st_size if path.is_file() else 0
+        return f"{size / 1e6:,.1f} MB written" if size >= LEAST_BYTES else ""
+
     with following_job() as job, working(name, lambda: job.describe() or measure()):
         yield
 
@@ -171,25 +214,6 @@ def expect_text(corpus: CorpusConfig) -> None:
 
     if not any(map(find_address, corpus.input)):
         expect(MB, measure_bytes(corpus, find_inputs(corpus.input)) / 1e6)
-
-
-def written_to(output: str | Path | None) -> Callable[[], str]:
-    """Return a function that returns the bytes in the work folder of a local output."""
-    work = None if output is None or find_address(output) else work_folder(output)
-
-    def measure() -> str:
-        size = 0 if work is None else sum(_size(entry) for entry in work.rglob("*"))
-        return f"{size / 1e6:,.1f} MB written" if size >= LEAST_BYTES else ""
-
-    return measure
-
-
-def _size(path: Path) -> int:
-    try:
-        status = os.lstat(path)
-    except OSError:  # renamed or removed meanwhile
-        return 0
-    return status.st_size if path.is_file() else 0
 
 
 # Print the command that comes next, as it can be copied: a line on standard error when a command has ended.
@@ -290,10 +314,7 @@ def ask_finetuned(model: str, dev: str) -> list[str]:
 
 def find_finetuned(output: Path) -> str | None:
     """Return the path of the first model in a folder of fine-tuning, relative to it."""
-    found = sorted(output.glob("pretrained/seed-*/model/config.json"), key=lambda path: _seed(path.parents[1].name))
-    return str(found[0].parent.relative_to(output)) if found else None
-
-
-def _seed(name: str) -> int:
-    number = name.removeprefix("seed-")
-    return int(number) if number.isdigit() else 0
+    pattern = "pretrained/seed-*/model/config.json"
+    models = {path.parents[1].name.removeprefix("seed-"): path.parent for path in output.glob(pattern)}
+    first = min(models, key=lambda seed: int(seed) if seed.isdigit() else 0, default=None)
+    return None if first is None else str(models[first].relative_to(output))

@@ -1,30 +1,35 @@
 """Commands that predict and search with a model."""
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.checks.models import check_prediction, check_search
-from keras_bert_flow.cli.application import app
-from keras_bert_flow.cli.inputs import settle_paths
+from keras_bert_flow.cli.application import app, settle_paths
 from keras_bert_flow.cli.options import ChosenBackend, fix_backend
 from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.console.progress import counting_progress, working
+from keras_bert_flow.conversion.directory import ModelDirectory, check_model_directory
+from keras_bert_flow.files.outputs import check_apart, check_output_file
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.prediction.lines import (
     ARRAYS,
+    check_arrays,
+    check_index,
+    check_lines_file,
     read_items,
     read_waiting_items,
     read_waiting_texts,
+    refuse_parquet,
     write_arrays,
     write_lines,
 )
-from keras_bert_flow.prediction.load import FINE_TUNED, find_task, has_unnamed_outputs, name_outputs
+from keras_bert_flow.prediction.load import FINE_TUNED, check_request, find_task, has_unnamed_outputs, name_outputs
+from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.tasks.core.task import Task, with_inputs
 from keras_bert_flow.tasks.formats.glue import check_format, write_official
 from keras_bert_flow.tasks.registry import make_task
@@ -54,6 +59,36 @@ def change_task(task: Task, overrides: Sequence[str], model: Path) -> Task:
 
 
 JSONL = "jsonl"
+# Format of predictions → the endings of its files. Lines of JSON are often in a .json, too.
+PREDICTIONS = {"jsonl": (".jsonl", ".ndjson", ".json"), "glue": (".tsv",), "squad": (".json",), "conll": (".conll",)}
+
+
+def check_prediction(
+    folder: Path,
+    asked_as: str | None,
+    options: Mapping[str, Any],
+    files: Sequence[Path | None],
+    output: Path | None,
+    format: str = JSONL,
+) -> ModelDirectory:
+    """Check the inputs of `kbf predict`, and return its model.
+
+    Args:
+        files: files to read; None entries are ignored.
+        output: file to write, or None.
+        format: format in which it is written, unless its ending is that of arrays.
+    """
+    directory = check_model_directory(folder)
+    check_request(directory, asked_as, options)
+    for path in filter(None, files):
+        check_lines_file(path)
+        verify(path)
+    if output is not None:
+        check_apart(output, [folder])  # the model may be named by the first text, or by a configuration
+        check_arrays(output, asked_as)
+        endings = (ARRAYS,) if output.suffix == ARRAYS else PREDICTIONS.get(format, ())
+        check_output_file(output, endings=endings)
+    return directory
 
 
 @app.command()
@@ -129,7 +164,7 @@ def predict(
         total = len(examples) if isinstance(examples, Sequence) else None
         # No bar between lines of answers on the same terminal.
         with (
-            nullcontext(_ignore)
+            nullcontext(lambda _: None)
             if output is None and sys.stdout.isatty()
             else counting_progress(total, "Asking") as advance
         ):
@@ -155,7 +190,11 @@ def search(
 ) -> None:
     """Search the lines of a file by meaning, and print one line of JSON per query."""
     fix_backend(backend)
-    check_search(model, lines, index, output)
+    refuse_parquet(lines)
+    check_prediction(model, "sentence_embedding", {}, [lines], output)
+    if index is not None:
+        check_apart(index, [model])
+        check_index(index)
     from keras_bert_flow.prediction.base_predictor import AT_ONCE
     from keras_bert_flow.prediction.search import SemanticSearch
 
@@ -208,7 +247,3 @@ def _read_layers(layers: str) -> tuple[int, ...]:
             f"Layers must be numbers with commas between them. Received: --layers={layers}. "
             "Try --layers=-4,-3,-2,-1, the last four."
         ) from None
-
-
-def _ignore(count: float) -> None:
-    pass

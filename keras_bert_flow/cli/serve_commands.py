@@ -9,13 +9,13 @@ from typing import Annotated
 
 import typer
 
-from keras_bert_flow.checks.models import check_model_directory
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.options import ChosenBackend, fix_backend
 from keras_bert_flow.cli.run_commands import find_configs
 from keras_bert_flow.console.interrupts import UNATTENDED, ending_with
 from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
+from keras_bert_flow.conversion.directory import check_model_directory
 from keras_bert_flow.installed import check_installed
 from keras_bert_flow.prediction.exported_model import is_exported
 from keras_bert_flow.results.artifacts import removed_on_leaving
@@ -105,13 +105,9 @@ def serve_model(
             with working(f"Loading {model}"):
                 asked = load_asked({path: outputs.get(path, model) for path in paths}, threads)
             limits = Limits(max_bytes, max_texts, max_waiting, seconds)
-            serve_here(asked, bound, name_model(model), limits, token, show)
-
-
-def name_model(model: Path) -> str:
-    """Return a short name of a model directory: of one of a fine-tuning its last folders."""
-    parts = Path(model).resolve().parts
-    return "/".join(parts[-3:] if parts[-1] == "model" else parts[-1:])
+            parts = model.resolve().parts
+            name = "/".join(parts[-3:] if parts[-1] == "model" else parts[-1:])  # of a fine-tuning its last folders
+            serve_here(asked, bound, name, limits, token, show)
 
 
 def _choose_paths(model: Path, only: str | None) -> tuple[str, ...]:

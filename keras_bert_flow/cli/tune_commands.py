@@ -84,15 +84,23 @@ def _search(
         make_folder(path, in_store=True)
     with locked(folder / ".lock"):
         search = Search(folder, tuning, objective)
-        metric = _name_metric(settings, objective)
+        metric = "held-out loss"
+        if objective == "dev_score":
+            from keras_bert_flow.tasks.registry import make_task
+
+            metric = f"dev {make_task(**settings.task.arguments).main_metric.replace('_', ' ')}"
         ended = len(search.list_ended())
         if ended:
             show(f"{ended} of {tuning.trials} trials have ended before.")
         while (place := len(search.list_ended()) + 1) <= tuning.trials:
             _run_trial(search, f"trial {place} of {tuning.trials}", metric, config, given, objective, inputs)
         _show_best(search, settings.name, metric)
-        if objective == "dev_score":
-            show(_describe_choice(settings.task))
+        if objective == "dev_score":  # the shown score is of the table that the settings were chosen on
+            said = "The dev table chose these settings, so they score lower on new texts, the more trials the lower."
+            if others := ", ".join(settings.task.extra_dev):
+                show(f"{said} Report what they score on a table that chose nothing: {others}.")
+            else:
+                show(f"{said} Add a table that chooses nothing, and report its score: --set task.extra_dev.test=FILE")
         return search.rank()[0][2]
 
 
@@ -176,14 +184,6 @@ def _show_progress(line: str) -> None:
         show(line, sys.stderr)
 
 
-def _name_metric(settings: Any, objective: str) -> str:
-    if objective == "held_out_loss":
-        return "held-out loss"
-    from keras_bert_flow.tasks.registry import make_task
-
-    return f"dev {make_task(**settings.task.arguments).main_metric.replace('_', ' ')}"
-
-
 def _show_best(search: "Search", name: str, metric: str) -> None:
     from keras_bert_flow.tuning import write_overrides
 
@@ -198,11 +198,3 @@ def _show_best(search: "Search", name: str, metric: str) -> None:
     for place, value, values in rows[:SHOWN_TRIALS]:
         options = " ".join(f"--set {override}" for override in write_overrides(values))
         show(f"{place:5}  {value:15.4f}  {options}")
-
-
-def _describe_choice(task: Any) -> str:
-    """Say that the shown score is of the table that the settings were chosen on, and which one is not."""
-    said = "The dev table chose these settings, so they score lower on new texts, the more trials the lower."
-    if task.extra_dev:
-        return f"{said} Report what they score on a table that chose nothing: {', '.join(task.extra_dev)}."
-    return f"{said} Add a table that chooses nothing, and report its score: --set task.extra_dev.test=FILE"

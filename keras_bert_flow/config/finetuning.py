@@ -207,26 +207,15 @@ class FinetuningConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _check_seeds(self):
-        if len({*self.seeds}) < len(self.seeds):
-            raise ValueError(f"`seeds` must name each seed once. Received: {list(self.seeds)}. Remove the duplicate.")
+    def _check_repeats(self):
+        lists = (("seeds", "each seed", self.seeds), ("label_counts", "each number", self.label_counts or ()))
+        for name, each, values in (*lists, ("lora_targets", "each", self.lora_targets)):
+            if len({*values}) < len(values):
+                raise ValueError(f"`{name}` must name {each} once. Received: {list(values)}. Remove the duplicate.")
         return self
 
     @model_validator(mode="after")
-    def _check_label_counts(self):
-        counts = self.label_counts or ()
-        if len({*counts}) < len(counts):
-            raise ValueError(
-                f"`label_counts` must name each number once. Received: {list(counts)}. Remove the duplicate."
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_trained_part(self):
-        if len({*self.lora_targets}) < len(self.lora_targets):
-            raise ValueError(
-                f"`lora_targets` must name each once. Received: {list(self.lora_targets)}. Remove the duplicate."
-            )
+    def _check_combinations(self):
         if self.lora_rank is not None and self.frozen_layers is not None:
             raise ValueError(
                 f"`frozen_layers` must go without LoRA, which freezes all layers. Received: frozen_layers="
@@ -234,20 +223,12 @@ class FinetuningConfig(Settings):
             )
         if self.lora_rank is None and self.lora_output == ADAPTER:
             raise ValueError("`lora_output: adapter` must go with LoRA. Received: no lora_rank. Set it to 8, for one.")
-        return self
-
-    @model_validator(mode="after")
-    def _check_minutes(self):
         if self.minutes is not None and (self.grid is not None or self.label_counts):
             name = "grid" if self.grid is not None else "label_counts"
             raise ValueError(
                 f"`finetuning.minutes` must go without `{name}`, whose points are compared. Received: minutes="
                 f"{self.minutes:g} and {name}. Leave out one."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_parts(self):
         for batch_size in (self.batch_size, *(self.grid.batch_size if self.grid else ())):
             check_equal_parts(batch_size, self.accumulate_batches or 1)
         return self
@@ -283,16 +264,12 @@ class TaskConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _check_builtin(self):
+    def _check_files(self):
         if (self.train == BUILTIN) != (self.dev == BUILTIN):
             raise ValueError(
                 f"`train` and `dev` are both files or both `builtin`. Received: train={self.train}, dev={self.dev}. "
                 "Give the missing file."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_extra_dev(self):
         for name in self.extra_dev:
             if name == "dev" or not re.fullmatch("[A-Za-z0-9_-]+", name):  # it becomes part of the names of files
                 raise ValueError(

@@ -16,11 +16,12 @@ from keras_bert_flow.config.finetuning import (
     AnyTask,
     EvaluationConfig,
     FinetuningConfig,
-    GridConfig,
     kind_of,
 )
 from keras_bert_flow.config.limits import MOST_PROCESSES, Seed, Settings
+from keras_bert_flow.config.machine import choose_precision
 from keras_bert_flow.config.pretraining import (
+    AUTO,
     DistillationConfig,
     DistributionConfig,
     ModelConfig,
@@ -91,22 +92,18 @@ def list_cells(matrix: MatrixConfig) -> list[Cell]:
         )
     combinations = itertools.product(*([(name, value) for value in values] for name, values in matrix.over.items()))
     chosen = [variant | dict(combination) for variant, combination in itertools.product(variants, combinations)]
-    cells = [Cell(_label(settings), _write_overrides(settings), tuple(settings)) for settings in chosen]
+    cells = []
+    for settings in chosen:
+        label = ", ".join(f"{name}={_name_value(value)}" for name, value in settings.items())
+        # a section comes before a setting inside it, which would be lost with the section it replaces
+        overrides = [f"{name}={json.dumps(settings[name])}" for name in sorted(settings, key=len)]
+        cells.append(Cell(label, (*overrides, ONE_RUN), tuple(settings)))
     labels = [cell.label for cell in cells]
     if repeated := [label for label in labels if labels.count(label) > 1]:
         raise ValueError(
             f"The runs of a matrix must differ. Received: {repeated[0]}, twice. Give each section a `name` of its own."
         )
     return cells
-
-
-def _write_overrides(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    # a section comes before a setting inside it, which would be lost with the section it replaces
-    return *(f"{name}={json.dumps(settings[name])}" for name in sorted(settings, key=len)), ONE_RUN
-
-
-def _label(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}={_name_value(value)}" for name, value in settings.items())
 
 
 def _name_value(value: Any) -> str:
@@ -256,13 +253,9 @@ class PipelineConfig(Settings):
     tuning: TuningConfig | None = Field(None, description="What `kbf tune` searches. Default: nothing.")
 
     @model_validator(mode="after")
-    def _check_loggers(self):
+    def _check_lengths(self):
         if len({*self.loggers}) < len(self.loggers):
             raise ValueError(f"`loggers` must name each once. Received: {list(self.loggers)}. Remove the duplicate.")
-        return self
-
-    @model_validator(mode="after")
-    def _check_lengths(self):
         trained = "records" if self.pretraining.sequence_length is None else "pretraining"
         for stage in (trained, *(("second_phase",) if self.second_phase else ())):
             length = getattr(self, stage).sequence_length
@@ -270,53 +263,36 @@ class PipelineConfig(Settings):
         return self
 
     @model_validator(mode="after")
-    def _check_pooling(self):
-        if self.finetuning.pooling is not None and kind_of(self.task) not in POOLED:
+    def _check_finetuning(self):
+        """Refuse settings of fine-tuning that do not fit the kind of the task."""
+        settings, kind = self.finetuning, kind_of(self.task)
+        if settings.pooling is not None and kind not in POOLED:
             raise ValueError(
                 f"`finetuning.pooling` must go with a task of kind {', '.join(POOLED)}. Received: "
-                f"pooling={self.finetuning.pooling}, kind={kind_of(self.task)}. Leave it out."
+                f"pooling={settings.pooling}, kind={kind}. Leave it out."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_head_start(self):
-        if self.finetuning.head_start == "probe" and kind_of(self.task) not in POOLED:
+        if settings.head_start == "probe" and kind not in POOLED:
             raise ValueError(
                 f"`finetuning.head_start: probe` must go with a task of kind {', '.join(POOLED)}. Received: "
-                f"head_start=probe, kind={kind_of(self.task)}. Leave it out."
+                f"head_start=probe, kind={kind}. Leave it out."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_calibration(self):
-        if self.finetuning.calibrate and kind_of(self.task) not in CALIBRATED:
+        if settings.calibrate and kind not in CALIBRATED:
             raise ValueError(
                 f"`finetuning.calibrate` must go with a task of kind {', '.join(CALIBRATED)}. Received: "
-                f"kind={kind_of(self.task)}. Leave it out."
+                f"kind={kind}. Leave it out."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_label_words(self):
-        settings, kind = self.finetuning, kind_of(self.task)
-        if settings.label_words is None:
-            return self
         received = f"kind={kind}, pooling={settings.pooling}, head_start={settings.head_start}"
-        if received != "kind=classification, pooling=bag_of_words, head_start=probe":
+        if settings.label_words and received != "kind=classification, pooling=bag_of_words, head_start=probe":
             raise ValueError(
                 "`finetuning.label_words` must go with a task of kind classification, pooling: bag_of_words and "
                 f"head_start: probe. Received: {received}. Set these, or leave it out."
             )
-        if without := [label for label, words in settings.label_words.items() if not words]:
+        if without := [label for label, words in (settings.label_words or {}).items() if not words]:
             raise ValueError(
                 f"`finetuning.label_words` must have a word for each class. Received: none for {without[0]!r}. "
                 "Give one."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_pairs_stay_together(self):
-        parts = self.finetuning.accumulate_batches or 1
+        parts = settings.accumulate_batches or 1
         if parts > 1 and getattr(self.task, "objective", None) == "contrastive":
             raise ValueError(
                 "The objective `contrastive` compares all pairs of a batch, which must not come in parts. Received: "
@@ -328,20 +304,14 @@ class PipelineConfig(Settings):
     def _check_distillation(self):
         if self.distillation is None:
             return self
-        if self.distillation.teacher is not None and self.second_phase is not None:
+        teacher, student = self.distillation.teacher, self.distillation.student
+        if teacher is not None and self.second_phase is not None:
             raise ValueError(
                 "`distillation.teacher` must not go with a second phase: its model is the teacher, and this one is not "
-                f"pre-trained. Received: teacher={self.distillation.teacher}. Leave out one of them."
+                f"pre-trained. Received: teacher={teacher}. Leave out one of them."
             )
         length = self.phases[-1].pretraining.sequence_length or self.phases[-1].records.sequence_length
-        check_at_most(
-            "sequence_length", length, "distillation.student.max_positions", self.distillation.student.max_positions
-        )
-        return self
-
-    @model_validator(mode="after")
-    def _check_initial_model(self):
-        teacher = self.distillation.teacher if self.distillation is not None else None
+        check_at_most("sequence_length", length, "distillation.student.max_positions", student.max_positions)
         if self.initial_model is not None and teacher is not None:
             raise ValueError(
                 "`initial_model` must not go with `distillation.teacher`, with which nothing is pre-trained. Received: "
@@ -387,15 +357,29 @@ class PipelineConfig(Settings):
         if self.second_phase is None:
             return (self,)
         given = self.second_phase.model_dump(exclude_none=True)
+        changed: dict[str, Any] = {"second_phase": None}
+        for name, section in (("records", self.records), ("pretraining", self.pretraining)):
+            own = {key: given[key] for key in given.keys() & type(section).model_fields}
+            changed[name] = section.model_copy(update=own)
+        return (self, self.model_copy(update=changed))
 
-        def replace(section: Settings) -> Settings:
-            return section.model_copy(update={name: given[name] for name in given.keys() & type(section).model_fields})
 
-        sections = {"records": replace(self.records), "pretraining": replace(self.pretraining)}
-        return (self, self.model_copy(update=sections | {"second_phase": None}))
+SECTIONS = ("pretraining", "finetuning")  # whose `precision` may be `auto`
 
 
-def with_grid(config: PipelineConfig) -> PipelineConfig:
-    """Return a configuration that tries a grid: its own, or where it has none that of the paper."""
-    grid = config.finetuning.grid or GridConfig()
-    return config.model_copy(update={"finetuning": config.finetuning.model_copy(update={"grid": grid})})
+def resolve_precision(config: PipelineConfig, backend: str | None = None) -> PipelineConfig:
+    """Return the configuration with every `precision: auto` replaced by a precision.
+
+    Keys, saved files and comparisons never contain `auto`: it is replaced before the first key is computed.
+
+    Args:
+        backend: the backend that trains; by default the configuration's.
+    """
+    sections = {name: getattr(config, name) for name in SECTIONS}
+    chosen = {name: section for name, section in sections.items() if section.precision == AUTO}
+    if not chosen:
+        return config
+    precision = choose_precision(backend or config.backend)
+    return config.model_copy(
+        update={name: section.model_copy(update={"precision": precision}) for name, section in chosen.items()}
+    )

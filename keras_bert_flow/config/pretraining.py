@@ -104,25 +104,26 @@ def check_at_most(name: str, value: int, limit_name: str, limit: int, remedy: st
         raise ValueError(f"`{name}` must be at most `{limit_name}`. Received: {received}. {remedy}".rstrip())
 
 
-def fit_warmup(values: Any, default: int) -> Any:
+def fit_warmup(cls: Any, values: Any) -> Any:
     """Return the values of a section, with a warm-up that fits its steps if they are few and none is given.
 
     Args:
-        default: `warmup_steps` of the section.
+        cls: the section, whose default is the warm-up of a long training.
     """
     if not isinstance(values, dict) or "warmup_steps" in values:
         return values
     steps = values.get("total_steps")
-    if isinstance(steps, int | float) and 0 < steps < default:
+    if isinstance(steps, int | float) and 0 < steps < cls.model_fields["warmup_steps"].default:
         return values | {"warmup_steps": int(steps // 10)}
     return values
 
 
-def check_schedule(total_steps: int, warmup_steps: int, batch_size: int, accumulate_batches: int) -> None:
+def check_schedule(section: Any) -> Any:
     """Raise ValueError for a warm-up longer than the run, and for batches that do not divide into equal parts."""
     remedy = "Set warmup_steps as well, or leave it out of the configuration: then it is a tenth."
-    check_at_most("warmup_steps", warmup_steps, "total_steps", total_steps, remedy)
-    check_equal_parts(batch_size, accumulate_batches)
+    check_at_most("warmup_steps", section.warmup_steps, "total_steps", section.total_steps, remedy)
+    check_equal_parts(section.batch_size, section.accumulate_batches)
+    return section
 
 
 # Section `distribution`.
@@ -256,28 +257,17 @@ class PretrainingConfig(Settings):
         "fraction of it.",
     )
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fit_warmup(cls, values: Any) -> Any:
-        return fit_warmup(values, cls.model_fields["warmup_steps"].default)
+    _fit_warmup = model_validator(mode="before")(fit_warmup)
+    _check_schedule = model_validator(mode="after")(check_schedule)
 
     @model_validator(mode="after")
-    def _check_durations(self):
-        check_schedule(self.total_steps, self.warmup_steps, self.batch_size, self.accumulate_batches)
-        return self
-
-    @model_validator(mode="after")
-    def _check_masks(self):
+    def _check_masks_and_best(self):
         if self.masked_fraction is not None and self.masking == "static":
             raise ValueError(
                 "`masked_fraction` needs dynamic masking. Received: "
                 f"masked_fraction={self.masked_fraction}, masking=static. Set masking to dynamic, or the share of "
                 "static masks in records.masked_fraction."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_best(self):
         if self.publish == "best" and not self.keep_best:
             raise ValueError(
                 "`publish: best` must have the best checkpoint kept. Received: keep_best=False. Set keep_best to true."
@@ -302,15 +292,8 @@ class SecondPhaseConfig(Settings):
     warmup_steps: WarmupSteps = 1_000
     learning_rate: LearningRate = 1e-4
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fit_warmup(cls, values: Any) -> Any:
-        return fit_warmup(values, cls.model_fields["warmup_steps"].default)
-
-    @model_validator(mode="after")
-    def _check_durations(self):
-        check_schedule(self.total_steps, self.warmup_steps, self.batch_size, self.accumulate_batches)
-        return self
+    _fit_warmup = model_validator(mode="before")(fit_warmup)
+    _check_schedule = model_validator(mode="after")(check_schedule)
 
 
 # Section `distillation`.
@@ -350,15 +333,8 @@ class DistillationConfig(Settings):
     warmup_steps: WarmupSteps = 5_000
     learning_rate: LearningRate = 5e-4
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fit_warmup(cls, values: Any) -> Any:
-        return fit_warmup(values, cls.model_fields["warmup_steps"].default)
-
-    @model_validator(mode="after")
-    def _check_durations(self):
-        check_schedule(self.total_steps, self.warmup_steps, self.batch_size, self.accumulate_batches)
-        return self
+    _fit_warmup = model_validator(mode="before")(fit_warmup)
+    _check_schedule = model_validator(mode="after")(check_schedule)
 
     @model_validator(mode="after")
     def _check_weights(self):

@@ -162,6 +162,21 @@ class ModelDirectory:
         return config, tensors, stored.remarks
 
 
+def check_model_directory(folder: Path) -> ModelDirectory:
+    """Check that a model directory is complete and has a tokenizer, and return it, to be loaded.
+
+    The weights are not decoded; if a manifest lists the files, their digests are compared with it.
+
+    Raises:
+        FileNotFoundError: the folder or a file of it is missing.
+        ValueError: a file is damaged, or does not fit the others.
+    """
+    directory = ModelDirectory(folder)
+    directory.verify()
+    _ = directory.tensors, directory.tokenizer
+    return directory
+
+
 def check_words_head(model: str | Path | ModelDirectory) -> None:
     """Check that a model directory has a bag-of-words head; errors as for `require_words_head`."""
     directory = ModelDirectory.of(model)

@@ -1,4 +1,4 @@
-"""Detect whether the accelerator of a backend supports bfloat16; a program run by `config.precision`."""
+"""Detect whether the accelerator of a backend supports bfloat16; a program run by `config.machine`."""
 
 import sys
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.finetuning import kind_of
-from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.precision import resolve_precision
+from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
 from keras_bert_flow.console.job_progress import JobPart, expect, note, plan_parts
 from keras_bert_flow.console.terminal import as_markdown, escape_markdown
 from keras_bert_flow.evaluation.minimal_pairs import count_masked_copies, evaluate_minimal_pairs

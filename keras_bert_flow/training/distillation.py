@@ -9,8 +9,7 @@ import keras
 import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
-from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.precision import resolve_precision
+from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
 from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.files.inputs import hold

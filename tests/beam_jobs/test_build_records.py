@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from beam_jobs.pairing import DOCUMENTS_A_POOL, HELD_OUT, TRAIN, PoolChoice
-from keras_bert_flow.checks.records import examine_records
+from keras_bert_flow.checks.diagnose import examine_records
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.records.example import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile

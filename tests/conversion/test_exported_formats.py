@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.export_table import HEADS
-from keras_bert_flow.config.precision import read_processor_flags
+from keras_bert_flow.config.machine import CPU_INFO, read_fields
 from keras_bert_flow.export.comparison import MOST_INT8_ERROR
 from keras_bert_flow.export.export_model import export_model
 from keras_bert_flow.export.format import FORMATS, find_export_format
@@ -86,7 +86,7 @@ def test_documented_loading_works(tagger, monkeypatch):
 
 def has_int8_products() -> bool:
     """Whether this processor multiplies int8 without loss (VNNI), in Linux' words."""
-    return any("vnni" in flag for flag in read_processor_flags())
+    return any("vnni" in flags for flags in read_fields(CPU_INFO, "flags"))
 
 
 @pytest.mark.parametrize("format", [name for name in WRITTEN if find_export_format(name).has_int8])

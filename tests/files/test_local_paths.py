@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from keras_bert_flow.cli import app
-from keras_bert_flow.cli.inputs import ANYWHERE
+from keras_bert_flow.cli.application import ANYWHERE
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.terminal import hide_credentials

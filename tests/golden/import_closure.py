@@ -22,7 +22,7 @@ def code_digests(module: str, root: Path = ROOT) -> dict[str, str]:
     """Return the digest of each module in the import closure of `module`, by dotted name.
 
     Imports count anywhere in a module, except under `if TYPE_CHECKING`. A string of the form `module:name`, such as
-    `keras_bert_flow.tasks.choice.multiple_choice:MultipleChoice` in a registry, counts as an import of that module.
+    `keras_bert_flow.tasks.multiple_choice:MultipleChoice` in a registry, counts as an import of that module.
     A module's packages count with it, except `keras_bert_flow/__init__.py`, whose lazy names are followed.
 
     Args:

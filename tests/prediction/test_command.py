@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from keras_bert_flow.checks.models import check_prediction
+from keras_bert_flow.cli.question_commands import check_prediction
 from tests.patience import PATIENCE_SECONDS
 from tests.prediction.models import save_classifier, save_masked_lm
 

@@ -3,7 +3,7 @@ from functools import partial
 
 import pytest
 
-from keras_bert_flow.checks.vocabulary import read_pieces
+from keras_bert_flow.checks.diagnose import read_pieces
 from keras_bert_flow.conversion.directory_files import check_vocabulary as check_size
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, check_vocabulary, read_vocabulary, write_vocabulary
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.cli import explain
-from keras_bert_flow.config import precision
+from keras_bert_flow.config import pipeline
 from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.results.manifest import is_published, read_manifest, write_manifest
 from keras_bert_flow.results.stages.pretraining import PRETRAINING, pretraining_key
@@ -167,7 +167,7 @@ def test_changed_setting_is_refused_by_name(place, stopped, settings, model, cha
 def test_automatic_precision_is_kept_or_refused_by_name(place, monkeypatch):
     """A run that another machine takes up, where `auto` means another arithmetic."""
     automatic, choice = SETTINGS | {"precision": "auto"}, "mixed_bfloat16"
-    monkeypatch.setattr(precision, "choose_precision", lambda backend: choice)
+    monkeypatch.setattr(pipeline, "choose_precision", lambda backend: choice)
     output = stop(place, "automatic", automatic)
     choice = "float32"
     change = refusal(make_tiny_config(**automatic), place / "records", output)

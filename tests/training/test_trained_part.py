@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.checks.models import check_prediction
 from keras_bert_flow.checks.stages import check_finetuning_stage
+from keras_bert_flow.cli.question_commands import check_prediction
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.layers.shape import EncoderShape

@@ -13,8 +13,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.backends.steps import keeping_compilations
-from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.precision import resolve_precision
+from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
 from keras_bert_flow.console.job_progress import stage_seconds, told_if_long
 from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_files import read_json, read_shape

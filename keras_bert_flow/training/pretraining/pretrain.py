@@ -10,8 +10,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.precision import resolve_precision
+from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.console.job_progress import stage_seconds
 from keras_bert_flow.conversion.adapters import BASE, check_whole, name_base

@@ -1,6 +1,6 @@
 """Records for the doctor, and what it says of them."""
 
-from keras_bert_flow.checks.records import examine_records
+from keras_bert_flow.checks.diagnose import examine_records
 from tests.oracles.plain_records import make_many, publish_plain
 
 ROWS = make_many(400)

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from beam_jobs.build_records import build_records
-from keras_bert_flow.checks.records import examine_records
+from keras_bert_flow.checks.diagnose import examine_records
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.data.pretraining_records import show_examples
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary

@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.checks.corpus import examine_corpus
-from keras_bert_flow.checks.diagnose import diagnose
+from keras_bert_flow.checks.diagnose import diagnose, examine_records
 from keras_bert_flow.checks.findings import as_text
-from keras_bert_flow.checks.records import examine_records
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.data.pretraining_records import show_examples
 from keras_bert_flow.results.artifacts import package_version

@@ -9,8 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from keras_bert_flow.checks.diagnose import examine_records
 from keras_bert_flow.checks.importing import convert_record, import_records
-from keras_bert_flow.checks.records import examine_records
 from keras_bert_flow.cli import app
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.data.pretraining_records import PretrainingRecords

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
+from keras_bert_flow.checks.diagnose import examine_records
 from keras_bert_flow.checks.findings import as_json
-from keras_bert_flow.checks.records import examine_records
 from keras_bert_flow.results.manifest import read_manifest, write_manifest
 from tests.checks.doctor.examined import ROWS, examine, find, not_ok, verdicts
 from tests.oracles.plain_records import PIECES, publish_plain

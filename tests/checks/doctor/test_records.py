@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
+from keras_bert_flow.checks.diagnose import examine_records, walk_sample
 from keras_bert_flow.checks.findings import as_json
-from keras_bert_flow.checks.records import choose_sample, examine_records
 from tests.checks.doctor.examined import ROWS, examine, find, not_ok, verdicts
 from tests.oracles.plain_records import CLS, MASK, PIECES, SEP, encode, make_many, publish_plain
 
@@ -184,7 +184,7 @@ def test_counters_of_the_job_are_compared(tmp_path):
 
 @pytest.mark.parametrize(("total", "sample"), [(10, 3), (10, 10), (10, 99), (1000, 7), (1, 1), (0, 5)])
 def test_sample_is_spread_evenly(total, sample):
-    chosen = choose_sample(total, sample).tolist()
+    chosen = [position for _, position in walk_sample([range(total)], sample)]
     assert len(set(chosen)) == len(chosen) == min(total, sample)
     assert chosen == sorted(chosen)
     gaps = {after - before for before, after in zip(chosen, chosen[1:], strict=False)}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import tokenizers
 
-from keras_bert_flow.checks.vocabulary import examine_vocabulary, is_reachable
+from keras_bert_flow.checks.diagnose import examine_vocabulary, is_reachable
 from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES

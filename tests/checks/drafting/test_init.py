@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keras_bert_flow.checks.draft_budget import choose_budget, choose_vocabulary, look_at_corpus
+from keras_bert_flow.checks.draft_budget import choose_budget, look_at_corpus
 from keras_bert_flow.checks.draft_table import DraftedTask, draft_task
 from keras_bert_flow.checks.draft_writing import Draft, describe_shortage, write_draft
 from keras_bert_flow.cli import data_commands
@@ -109,7 +109,8 @@ def test_corpus_is_told_by_its_lines_and_letters(tmp_path, corpus):
     chinese.write_text('{"id": "a", "body": "我们去看电影。很好看。我喜欢。"}\n' * 30, encoding="utf-8")
     look = look_at_corpus([str(chinese)])
     assert (look.text_field, look.lines, look.has_spaces) == ("body", "paragraphs", False)
-    assert choose_vocabulary(look) == 21128
+    task = DraftedTask("classification", {}, {}, lengths=(10,))
+    assert choose_budget(5, look, task, 100, 1e11).vocabulary_size == 21128
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from keras_bert_flow.checks.draft_division import divide_rows, name_parts, write_parts
+from keras_bert_flow.checks.draft_writing import divide_rows, name_parts, write_parts
 from keras_bert_flow.cli.data_commands import read_test
 from keras_bert_flow.tasks.core.texts import count_repeats
 from keras_bert_flow.tasks.registry import make_task

@@ -12,7 +12,6 @@ from keras_bert_flow.checks.estimates import (
     available_memory,
     choose_workers,
     count_cores,
-    estimate_seconds,
     text_bytes,
     worker_options,
 )
@@ -50,12 +49,12 @@ def write_sparse(path: Path, size: int) -> CorpusConfig:
 )
 def test_workers_follow_from_bytes_duplication_and_cores(size, duplication, cores, workers):
     records = None if duplication is None else RecordsConfig(duplication=duplication)
-    assert choose_workers(estimate_seconds(size, records), cores, PLENTY) == workers
+    assert choose_workers(size, records, cores, PLENTY) == workers
 
 
 @pytest.mark.parametrize(("memory", "workers"), [(0, 1), (1e9, 2), (2e9, 5), (float("inf"), MOST_WORKERS)])
 def test_workers_fit_the_free_memory(memory, workers):
-    assert choose_workers(1000.0, 16, memory) == workers
+    assert choose_workers(20e9, None, 16, memory) == workers
 
 
 def test_large_text_gets_workers_and_small_text_the_options_as_they_were(tmp_path, monkeypatch):

@@ -130,8 +130,9 @@ def test_flipped_bit_is_refused(command, name, published, place, capsys):
 
 def test_every_case_passes_its_checks_with_whole_files(place):
     """So what the cases refuse is the bit, not the setting."""
-    from keras_bert_flow.checks import models, stages
     from keras_bert_flow.checks import run as run_checks
+    from keras_bert_flow.checks import stages
+    from keras_bert_flow.cli.question_commands import check_prediction
     from keras_bert_flow.config.loading import load_config
 
     config = load_config("run.yaml", ["finetuning.sequence_length=16"])
@@ -144,5 +145,5 @@ def test_every_case_passes_its_checks_with_whole_files(place):
     stages.check_finetuning_stage(config, Path("model"), new)
     stages.check_report_stage(config, Path("finetuned"), Path("pretrained"), Path("records"), (), new)
     stages.check_records_stage(config, Path("vocabulary/vocab.txt"), new)
-    models.check_search(Path("model"), Path("corpus/corpus.txt"), None, None)
+    check_prediction(Path("model"), "sentence_embedding", {}, [Path("corpus/corpus.txt")], None)
     assert json.loads(Path("pretrained/manifest.json").read_text())["digest"]

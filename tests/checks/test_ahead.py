@@ -1,4 +1,4 @@
-"""Devices by name, and what a program in XLA's text form moves and multiplies."""
+"""Devices by name, and what is said of a step that was compiled for one."""
 
 import os
 from pathlib import Path
@@ -6,55 +6,11 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.checks import ahead
-from keras_bert_flow.checks.devices import BANDWIDTH_SHARE, GPUS, LAUNCH_SECONDS, PEAK_SHARE, find_device, read_program
+from keras_bert_flow.checks.ahead import GPUS, find_device
 from keras_bert_flow.config.loading import load_config
 from tests.commands import assert_refused, kbf
 
 pytestmark = pytest.mark.any_backend
-
-PROGRAM = """HloModule jit_step, is_scheduled=true
-
-%fused (a: bf16[8,16], b: bf16[16,32]) -> bf16[8,32] {
-  %a = bf16[8,16]{1,0} parameter(0)
-  %b = bf16[16,32]{1,0} parameter(1)
-  ROOT %dot.1 = bf16[8,32]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
-}
-
-ENTRY %main (x: bf16[8,16], w: bf16[16,32]) -> f32[8,32] {
-  %x = bf16[8,16]{1,0} parameter(0)
-  %w = bf16[16,32]{1,0:T(8,128)(2,1)} parameter(1)
-  %product = bf16[8,32]{1,0} fusion(%x, %w), kind=kCustom, calls=%fused
-  %pair = (f32[2,4,6,8]{3,2,1,0}, u8[0]{0}) custom-call(%product), custom_call_target="__cudnn$fmhaSoftmax"
-  %got = f32[2,4,6,8]{3,2,1,0} get-tuple-element(%pair), index=0
-  %start = bf16[8,32]{1,0} all-reduce-start(%product), replica_groups={{0,1}}, to_apply=%sum
-  %done = bf16[8,32]{1,0} all-reduce-done(%start)
-  ROOT %last = f32[8,32]{1,0} convert(%done)
-}
-"""
-
-
-def test_program_is_added_up():
-    device = find_device("h100")
-    program = read_program(PROGRAM, device)
-    product, attention = 2 * 8 * 16 * 32, 4 * 2 * 4 * 6 * 6 * 8
-    assert program.flops == product + attention
-    moved = [(8 * 16 + 16 * 32 + 8 * 32) * 2, 8 * 32 * 2 + 2 * 4 * 6 * 8 * 4, 2 * 8 * 32 * 2, 8 * 32 * (2 + 4)]
-    assert (program.kernels, program.moved_bytes) == (4, sum(moved))
-    assert program.collectives == {"all-reduce": [1, 8 * 32 * 2]}
-    at_best = sum(
-        max(size / (BANDWIDTH_SHARE * 3.35e12), flops / (PEAK_SHARE * 989e12)) + LAUNCH_SECONDS
-        for size, flops in zip(moved, [product, attention, 0, 0], strict=True)
-    )
-    assert program.seconds == pytest.approx(at_best)
-
-
-def test_products_are_those_that_jax_counts():
-    jax = pytest.importorskip("jax")
-    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((3, 5, 7), (7, 11))]
-    text = jax.jit(lambda a, b: a @ b).lower(*shapes).compile().as_text()  # for this processor
-    program = read_program(text, find_device("v5e-4"))
-    assert program.flops == 2 * 3 * 5 * 7 * 11
-    assert program.moved_bytes == 4 * (3 * 5 * 7 + 7 * 11 + 3 * 5 * 11)
 
 
 @pytest.mark.parametrize(
@@ -93,6 +49,21 @@ def test_command_refuses_before_it_plans(tmp_path):
     assert_refused(kbf("run", config, "--plan", "--device", "h100", environment=empty), "pip install --no-deps")
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"kind": "single"}, r"must use all 8 chips of v5e-8\. Received: kind=single"),
+        ({"devices": 4}, r"must use all 8 chips of v5e-8\. Received: kind=auto, devices=4"),
+        ({"kind": "model_parallel", "model_parallel": 3}, r"must divide the chips of the device\. Received: 3, v5e-8"),
+        ({"kind": "model_parallel", "model_parallel": 2}, r"Each device must get as many.*batch_size=30 for 4 devices"),
+    ],
+)
+def test_chips_that_training_would_leave_unused_are_told(settings, message):
+    changes = [f"distribution.{name}={value}" for name, value in settings.items()]
+    with pytest.raises(ValueError, match=message):
+        ahead._check_chips(load_config(None, ["pretraining.batch_size=30", *changes]), find_device("v5e-8"))
+
+
 FOUND = {
     "kernels": 1200,
     "moved_bytes": 3e10,
@@ -101,7 +72,7 @@ FOUND = {
     "memory_bytes": 4 * 2**30,
     "compile_seconds": 40.0,
     "sequence_length": 128,
-    "collectives": {"all-reduce": [5, 3e8]},
+    "collectives": {"all-reduce": [200_000_000, 99_000_000, 1_000_000]},
 }
 
 
@@ -111,13 +82,15 @@ def test_lines_say_what_fits_and_what_to_change():
     assert "v5e-8, 8 chips" in lines[0] and "64 sequences of 128 tokens" in lines[0]
     assert lines[1] == "Memory: 4.00 GiB a chip of 14.9: fits."
     assert "1,200 kernels move 30.0 GB and multiply 4.50 TFLOP a chip: 15.0 ms at best" in lines[2]
-    assert "5 all-reduce of 300.0 MB" in lines[3] and "1,000 steps take 0.00 hours" in lines[4]
+    assert "3 all-reduce of 300.0 MB" in lines[3] and "1,000 steps take 0.00 hours" in lines[4]
     large = FOUND | {"memory_bytes": 15e9}
     for change, advice in (
         ("pretraining.rematerialise=false", "rematerialise=true"),
         ("pretraining.rematerialise=true", "pretraining.batch_size=32 and pretraining.accumulate_batches=2"),
+        ("pretraining.batch_size=8", "distribution.kind=model_parallel and distribution.model_parallel=2"),
     ):
-        line = ahead._describe(load_config(None, [change, "pretraining.batch_size=64"]), find_device("v5e-8"), large)[1]
+        settings = ["pretraining.batch_size=64", "pretraining.rematerialise=true", change]
+        line = ahead._describe(load_config(None, settings), find_device("v5e-8"), large)[1]
         assert "does not fit" in line and advice in line
 
 

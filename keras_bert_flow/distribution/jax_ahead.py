@@ -1,0 +1,246 @@
+"""Compile a step of a model for JAX devices that are not here, and add up what it moves and multiplies.
+
+XLA's compilers need a description of the devices, not the devices. A model is built on the processors of this machine,
+one for each device of a copy, with the layouts that training on real devices gives its weights; its step is compiled
+for the described devices with the same layouts.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from keras_bert_flow.distribution.jax_cluster import BATCH, MODEL, JaxCluster, make_layout
+from keras_bert_flow.layers.shape import EncoderShape
+
+
+def describe_chips(topology: str, target: str = "") -> list[Any]:
+    """Return descriptions of devices for the compiler.
+
+    Args:
+        topology: XLA's name of the chips and their arrangement, such as v5e:2x4; 1x1x1 for a GPU.
+        target: of a GPU: a text of `GpuTargetConfigProto`. Empty for a TPU.
+    """
+    if not target:
+        return topologies.get_topology_desc(topology, "tpu").devices
+    import jax_plugins.xla_cuda12
+
+    with suppress(jax.errors.JaxRuntimeError):  # JAX has found the plugin by itself, and refuses the second
+        jax_plugins.xla_cuda12.initialize()
+    return topologies.get_topology_desc(platform="cuda", topology=topology, target_config=target).devices
+
+
+def share_copy(shape: EncoderShape, sharding: Mapping[str, tuple], count: int) -> AbstractContextManager:
+    """Return the context in which to build a model of which `count` devices share a copy.
+
+    This machine must have as many devices: `--xla_force_host_platform_device_count` in `XLA_FLAGS`.
+
+    Args:
+        sharding: of the weights of a block; see `models.families.family.Family`.
+    Raises:
+        ValueError: the heads or the feed-forward width do not divide evenly.
+    """
+    return JaxCluster(count, make_layout(shape, sharding, count), count).scope() if count > 1 else nullcontext()
+
+
+def compile_step(model: Any, batch: Any, chips: list[Any], count: int = 1, training: bool = True) -> Any:
+    """Compile the step of a compiled Keras model, data parallel over the copies of the model.
+
+    Args:
+        model: built in the context of `share_copy`.
+        batch: what `fit` gives to a step, as NumPy arrays: inputs, labels and, if there are any, weights.
+        chips: of `describe_chips`.
+        count: number of chips that share a copy.
+        training: whether the step trains; otherwise it evaluates.
+    Returns:
+        `jax.stages.Compiled`.
+    """
+    model._symbolic_build(data_batch=batch)  # of Keras' trainers; there is no public way to build losses and metrics
+    groups = [model.trainable_variables, model.non_trainable_variables]
+    if training:
+        model.optimizer.build(model.trainable_variables)
+        groups.append(model.optimizer.variables)
+    state = tuple([variable.value for variable in group] for group in (*groups, model.metrics_variables))
+    mesh = Mesh(np.array(chips).reshape(-1, count), (BATCH, MODEL))
+    layouts = jax.tree.map(
+        lambda value: NamedSharding(mesh, getattr(value.sharding, "spec", PartitionSpec())),  # none: on one device
+        state,
+    )
+    step = jax.jit(
+        model.train_step if training else model.test_step,
+        in_shardings=(layouts, NamedSharding(mesh, PartitionSpec(BATCH))),
+        donate_argnums=0,
+    )
+    shapes = jax.tree.map(lambda value: jax.ShapeDtypeStruct(value.shape, value.dtype), (state, batch))
+    return step.lower(*shapes).compile()
+
+
+# The roofline of a compiled program. Nothing is measured: it is the list of kernels that a device would run, and each
+# takes at least the time to move its inputs and outputs, or to multiply.
+
+# Shares of the peak that good kernels reach: of the memory's bandwidth, and of the multiplications.
+BANDWIDTH_SHARE, PEAK_SHARE = 0.87, 0.7
+BYTES = {"bf16": 2, "f16": 2, "f32": 4, "s32": 4, "u32": 4, "pred": 1, "u8": 1, "s8": 1, "s64": 8, "u64": 8}
+BYTES |= {"f64": 8, "u16": 2, "s16": 2}
+COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_ARRAY = re.compile(rf"\b({'|'.join(BYTES)})\[([\d,]*)\]")
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
+_INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
+_FREE = ("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "iota", "after-all", "partition-id")
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """An instruction of a program in XLA's text form (HLO), without the layouts of its arrays."""
+
+    name: str
+    type: str
+    operation: str
+    rest: str  # operands and attributes
+
+    @property
+    def operands(self) -> list[str]:
+        depth, end = 1, len(self.rest)
+        for place, letter in enumerate(self.rest):
+            depth += (letter == "(") - (letter == ")")
+            if not depth:
+                end = place
+                break
+        return re.findall(r"%([\w.\-]+)", self.rest[:end])
+
+
+@dataclass
+class Program:
+    """What a compiled program moves and multiplies on one chip.
+
+    Attributes:
+        kernels: number of them.
+        moved_bytes: inputs and outputs of all kernels.
+        flops: of matrix products.
+        collectives: kind → bytes of each, the largest first.
+        seconds: at least: the sum over the kernels of the longer of both, at the shares of the peak above.
+    """
+
+    kernels: int = 0
+    moved_bytes: float = 0.0
+    flops: float = 0.0
+    seconds: float = 0.0
+    collectives: dict[str, list[int]] = field(default_factory=dict)
+
+
+def read_program(text: str, bytes_per_second: float, peak_flops: float, launch_seconds: float = 0.0) -> Program:
+    """Add up the kernels of a program in XLA's text form.
+
+    Args:
+        bytes_per_second: bandwidth of a chip's memory.
+        peak_flops: products per second of a chip.
+        launch_seconds: between two kernels.
+    """
+    computations, entry = _parse(text)
+    types = {each.name: each.type for each in computations[entry]}
+    program = Program(collectives=_list_collectives(computations))
+    for each in computations[entry]:
+        if each.operation in _FREE or each.operation.endswith("-done"):
+            continue
+        moved = _size(each.type) + sum(_size(types.get(name, "")) for name in each.operands)
+        products = _count_products(computations, each, types)
+        if "__cudnn$fmha" in each.rest:  # cuDNN's attention: products of length · length, two or five in the gradient
+            batch, heads, length, width = _sizes(each.type)[:4]
+            products += (10.0 if "Backward" in each.rest else 4.0) * batch * heads * length * length * width
+        program.kernels += 1
+        program.moved_bytes += moved
+        program.flops += products
+        by_memory, by_products = moved / (BANDWIDTH_SHARE * bytes_per_second), products / (PEAK_SHARE * peak_flops)
+        program.seconds += max(by_memory, by_products) + launch_seconds
+    return program
+
+
+def _list_collectives(computations: dict[str, list[Instruction]]) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for instructions in computations.values():  # a fusion may hold a collective that runs beside its kernel
+        types = {each.name: each.type for each in instructions}
+        for each in instructions:
+            kind = each.operation.removesuffix("-start")
+            if kind in COLLECTIVES:
+                found.setdefault(kind, []).append(sum(_size(types.get(name, "")) for name in each.operands))
+    return {kind: sorted(sizes, reverse=True) for kind, sizes in found.items()}
+
+
+def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
+    computations: dict[str, list[Instruction]] = {}
+    current, entry = "", ""
+    for line in text.splitlines():
+        if opening := _COMPUTATION.match(line):
+            current = opening.group(2)
+            computations[current] = []
+            entry = current if opening.group(1) else entry
+        elif current and (found := _INSTRUCTION.match(re.sub(r"\{[^{}]*\}", "", line))):
+            name, kind, operation, _ = found.groups()
+            # Attributes hold braces of their own, which the products need.
+            computations[current].append(Instruction(name, kind, operation, line.split(f" {operation}(", 1)[-1]))
+    return computations, entry
+
+
+def _count_products(computations: dict[str, list[Instruction]], each: Instruction, types: dict[str, str]) -> float:
+    """Return the operations of the matrix products of an instruction, and of the computations that it calls.
+
+    A product has 2 · outputs · contracted.
+    """
+    total = 0.0
+    for name in re.findall(r"calls=%?([\w.\-]+)", each.rest):
+        inner = computations.get(name, [])
+        inner_types = {one.name: one.type for one in inner}
+        total += sum(_count_products(computations, one, inner_types) for one in inner)
+    if each.operation not in ("dot", "convolution"):
+        return total
+    left, right = (_sizes(types.get(operand, "")) for operand in each.operands[:2])
+    if each.operation == "convolution":
+        return total + _count_convolution(each, left, right)
+    axes = re.search(r"lhs_contracting_dims=\{([\d,]+)\}", each.rest)
+    contracted = math.prod(left[int(axis)] for axis in axes.group(1).split(",")) if axes else 1
+    return total + 2.0 * math.prod(_sizes(each.type)) * contracted
+
+
+def _count_convolution(each: Instruction, left: list[int], right: list[int]) -> float:
+    """Return the operations of a convolution, as which a program for a TPU has its matrix products.
+
+    A batch of products is a spatial axis where the dilation leaves one place of the window in the input, and an axis
+    that is summed over is one whose window is the whole input.
+    """
+    found = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", each.rest)
+    if not found or (len(found.group(1)), len(found.group(2))) != (len(left), len(right)):
+        return 0.0
+    inputs, kernel, outputs = found.groups()
+    window = re.search(r"window=\{(.*?)\}", each.rest)
+    given = {name: values.split("x") for name, values in re.findall(r"(\w+)=(\S+)", window.group(1) if window else "")}
+    count = 2.0 * left[inputs.index("b")] * right[kernel.index("i")] * right[kernel.index("o")]
+    for axis, label in enumerate(sorted(filter(str.isdigit, outputs))):
+        size, places = left[inputs.index(label)], _sizes(each.type)[outputs.index(label)]
+        stride, dilation, apart = (
+            int(given[name][axis]) if name in given else 1 for name in ("stride", "lhs_dilate", "rhs_dilate")
+        )
+        padding = int(given["pad"][axis].split("_")[0]) if "pad" in given else 0
+        steps = range(right[kernel.index(label)])
+        reached = [place * stride + step * apart - padding for place in range(places) for step in steps]
+        count *= sum(0 <= at <= (size - 1) * dilation and at % dilation == 0 for at in reached)
+    return count
+
+
+def _sizes(kind: str) -> list[int]:
+    found: Any = _ARRAY.search(kind)
+    return [int(size) for size in found.group(2).split(",") if size] if found else []
+
+
+def _size(kind: str) -> int:
+    """Return the bytes of an array, or of all arrays of a tuple."""
+    return sum(
+        BYTES[dtype] * math.prod(int(size) for size in sizes.split(",") if size)
+        for dtype, sizes in _ARRAY.findall(kind)
+    )

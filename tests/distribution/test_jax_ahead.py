@@ -1,0 +1,159 @@
+"""Steps compiled for devices that are not here: what their programs move, multiply and send."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keras_bert_flow.checks.ahead import COMPILERS, compiler_environment, find_compilers, find_device
+from tests.patience import PATIENCE_SECONDS
+
+pytest.importorskip("jax")
+pytestmark = pytest.mark.any_backend
+
+from keras_bert_flow.distribution.jax_ahead import BANDWIDTH_SHARE, PEAK_SHARE, read_program  # noqa: E402
+
+PROGRAM = """HloModule jit_step, is_scheduled=true
+
+%fused (a: bf16[8,16], b: bf16[16,32]) -> bf16[8,32] {
+  %a = bf16[8,16]{1,0} parameter(0)
+  %b = bf16[16,32]{1,0} parameter(1)
+  ROOT %dot.1 = bf16[8,32]{1,0} dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+
+ENTRY %main (x: bf16[8,16], w: bf16[16,32]) -> f32[8,32] {
+  %x = bf16[8,16]{1,0} parameter(0)
+  %w = bf16[16,32]{1,0:T(8,128)(2,1)} parameter(1)
+  %product = bf16[8,32]{1,0} fusion(%x, %w), kind=kCustom, calls=%fused
+  %pair = (f32[2,4,6,8]{3,2,1,0}, u8[0]{0}) custom-call(%product), custom_call_target="__cudnn$fmhaSoftmax"
+  %got = f32[2,4,6,8]{3,2,1,0} get-tuple-element(%pair), index=0
+  %start = bf16[8,32]{1,0} all-reduce-start(%product), replica_groups={{0,1}}, to_apply=%sum
+  %done = bf16[8,32]{1,0} all-reduce-done(%start)
+  ROOT %last = f32[8,32]{1,0} convert(%done)
+}
+"""
+
+
+def test_program_is_added_up():
+    program = read_program(PROGRAM, bytes_per_second=3e12, peak_flops=9e14, launch_seconds=2e-6)
+    product, attention = 2 * 8 * 16 * 32, 4 * 2 * 4 * 6 * 6 * 8
+    assert program.flops == product + attention
+    moved = [(8 * 16 + 16 * 32 + 8 * 32) * 2, 8 * 32 * 2 + 2 * 4 * 6 * 8 * 4, 2 * 8 * 32 * 2, 8 * 32 * (2 + 4)]
+    assert (program.kernels, program.moved_bytes) == (4, sum(moved))
+    assert program.collectives == {"all-reduce": [8 * 32 * 2]}
+    at_best = sum(
+        max(size / (BANDWIDTH_SHARE * 3e12), flops / (PEAK_SHARE * 9e14)) + 2e-6
+        for size, flops in zip(moved, [product, attention, 0, 0], strict=True)
+    )
+    assert program.seconds == pytest.approx(at_best)
+
+
+def test_products_are_those_that_jax_counts():
+    jax = pytest.importorskip("jax")
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((3, 5, 7), (7, 11))]
+    text = jax.jit(lambda a, b: a @ b).lower(*shapes).compile().as_text()  # for this processor
+    program = read_program(text, 1e12, 1e14)
+    assert program.flops == 2 * 3 * 5 * 7 * 11
+    assert program.moved_bytes == 4 * (3 * 5 * 7 + 7 * 11 + 3 * 5 * 11)
+
+
+# As libtpu writes them for v5e: `left` (batch, rows, contracted) and `right` in the order that `dim_labels` says.
+CONVOLUTIONS = {
+    "f32[32,128] convolution(f32[32,64] %a, f32[64,128] %b), dim_labels=bf_io->bf": 32 * 64 * 128,
+    # A batch of 32 products: 128 × 128 by 128 × 64
+    "f32[32,128,64] convolution(f32[32,128,128] %a, f32[32,128,64] %b), "
+    "window={size=32 stride=31 lhs_dilate=32}, dim_labels=0bf_0io->0bf": 32 * 128 * 128 * 64,
+    "f32[32,64,128] convolution(f32[32,128,64] %a, f32[32,128,128] %b), "
+    "window={size=32 stride=32 pad=31_31 lhs_dilate=31 rhs_reversal=1}, dim_labels=0fb_0io->0bf": 32 * 64 * 128 * 128,
+    # The gradient of a kernel: rows of 32 sequences of 128 tokens are summed over.
+    "f32[128,256,1] convolution(f32[32,128,128] %a, f32[32,128,256] %b), window={size=32}, dim_labels=0fb_0io->bf0": 32
+    * 128
+    * 128
+    * 256,
+    "f32[32,20,128] convolution(f32[32,20,64] %a, f32[64,128,1] %b), window={size=1}, dim_labels=b0f_io0->b0f": 32
+    * 20
+    * 64
+    * 128,
+}
+
+
+@pytest.mark.parametrize("line", CONVOLUTIONS)
+def test_convolutions_are_counted_as_the_products_that_they_are(line):
+    kind, _, rest = line.partition(" ")
+    arrays = rest.partition("(")[2].partition(")")[0].split(", ")
+    parameters = [f"  {array.split()[1]} = {array.split()[0]} parameter({place})" for place, array in enumerate(arrays)]
+    rest = rest.replace(", ".join(arrays), "%a, %b")
+    text = "\n".join(["ENTRY %main () -> f32[1] {", *parameters, f"  ROOT %c = {kind} {rest}", "}"])
+    assert read_program(text, 1e12, 1e14).flops == 2 * CONVOLUTIONS[line]
+
+
+# What a slice of chips would do. The numbers of rows on a chip are those of no other axis in `program_child`.
+compiled = pytest.mark.skipif(not os.environ.get(COMPILERS), reason="KBF_COMPILERS names no compilers")
+
+
+@functools.cache
+def compile_elsewhere(name: str, step: str, rows: int, count: int = 1) -> dict[str, Any]:
+    """Compile a step in a process of its own, and return what `program_child` says of it."""
+    device = find_device(name)
+    folder = find_compilers(device)
+    done = subprocess.run(
+        (sys.executable, "-m", "tests.distribution.program_child", name, folder, step, str(rows), str(count)),
+        env=os.environ | compiler_environment(device, folder, count),
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.slow
+@compiled
+@pytest.mark.parametrize("step", ["pretraining", "classification"])
+def test_gradients_are_summed_over_chips_at_once(step):
+    found = compile_elsewhere("v5e-8", step, 8 * 7)
+    assert set(found["collectives"]) == {"all-reduce"}
+    sizes = found["collectives"]["all-reduce"]
+    # Those of kernels in bfloat16, and those of the embeddings and norms in float32; what remains are sums and counts.
+    assert sizes[1] > 20 * sum(sizes[2:]) and sum(sizes) < 4 * found["weights"] * 1.5
+    assert found["host"] == found["whole_batches"] == []
+
+
+@pytest.mark.slow
+@compiled
+def test_evaluation_sends_sums_alone():
+    found = compile_elsewhere("v5e-8", "evaluation", 8 * 7)
+    assert sum(map(sum, found["collectives"].values())) < 1000
+    assert found["host"] == found["whole_batches"] == []
+
+
+@pytest.mark.slow
+@compiled
+def test_more_chips_hold_less_each():
+    few, many = (compile_elsewhere(f"v5e-{chips}", "pretraining", 32 * 7) for chips in (8, 32))
+    assert many["host"] == many["whole_batches"] == []
+    assert many["state_bytes"] == few["state_bytes"] and many["temporary_bytes"] < 0.5 * few["temporary_bytes"]
+
+
+@pytest.mark.slow
+@compiled
+def test_copy_that_chips_share_is_divided():
+    whole, shared = (compile_elsewhere("v5e-4", "pretraining", 4 * 7, count) for count in (1, 4))
+    assert shared["host"] == []
+    assert shared["state_bytes"] < 0.4 * whole["state_bytes"]  # what is not divided: positions, norms, some biases
+    assert shared["flops"] == pytest.approx(whole["flops"], rel=0.1)  # of 28 rows a quarter each, or 7 rows all
+
+
+@pytest.mark.slow
+@compiled
+@pytest.mark.parametrize("step", ["pretraining", "classification", "evaluation"])
+def test_gpu_computes_without_the_host(step):
+    found = compile_elsewhere("h100", step, 7)
+    assert found["host"] == [] and found["collectives"] == {}
