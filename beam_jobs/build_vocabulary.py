@@ -15,8 +15,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.exchange.choice import choose_exchange
-from beam_jobs.exchange.exchange import Items
+from beam_jobs.exchange import Items, choose_exchange
 from beam_jobs.publishing import JobFolders, check_place_of, publish_result, read_published
 from beam_jobs.reading import (
     COUNTERS,

@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -108,7 +108,11 @@ def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
     names = _names(output)
     if MANIFEST in names:
         return
-    _refuse_others(output, names)
+    for name in names:
+        if not name.startswith(f"{_WORK}/") and not _OURS.fullmatch(name):  # not of our own unfinished jobs
+            raise FileExistsError(
+                f"The output must be new. Received: {output}, which holds {name}. Choose another place."
+            )
     probe = f"{output}/{_WORK}/{uuid.uuid4().hex}"  # listing is not enough: a store may list a missing bucket as empty
     try:
         with tempfile.NamedTemporaryFile() as file:
@@ -178,15 +182,6 @@ def _check_finished(output: str, manifest: Manifest, key: str) -> None:
             )
 
 
-def _refuse_others(output: str, names: Iterable[str]) -> None:
-    """Raise FileExistsError for files other than those of our own unfinished jobs."""
-    for name in names:
-        if not name.startswith(f"{_WORK}/") and not _OURS.fullmatch(name):
-            raise FileExistsError(
-                f"The output must be new. Received: {output}, which holds {name}. Choose another place."
-            )
-
-
 def _names(output: str) -> dict[str, str]:
     """Return name → path of every file below the output."""
     return {found.path.removeprefix(f"{output}/"): found.path for found in _list(output)}
@@ -238,21 +233,17 @@ def _remove_leftovers(output: str) -> None:
         jobs.setdefault(name, []).append(found)
     for name, files in jobs.items():
         last_written = max(found.last_updated_in_seconds for found in files)
-        lease = _read_lease(f"{output}/{_WORK}/{name}/{_LEASE}")
-        if _is_gone(lease) or last_written < time.time() - QUIET_SECONDS:
+        if _is_gone(f"{output}/{_WORK}/{name}/{_LEASE}") or last_written < time.time() - QUIET_SECONDS:
             remove_all(output, f"{output}/{_WORK}/{name}")
 
 
-def _read_lease(path: str) -> Mapping[str, object]:
+def _is_gone(lease_path: str) -> bool:
+    """Return whether a job ran on this machine and its process is gone, by its lease if there is one."""
     try:
-        with open_bytes(path) as file:
-            return json.loads(file.read())
+        with open_bytes(lease_path) as file:
+            lease = json.loads(file.read())
     except (BeamIOError, OSError, ValueError):
-        return {}
-
-
-def _is_gone(lease: Mapping[str, object]) -> bool:
-    """Return whether a job ran on this machine and its process is gone."""
+        return False
     if lease.get("host") != socket.gethostname() or not isinstance(process := lease.get("process"), int):
         return False
     try:

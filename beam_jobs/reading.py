@@ -2,7 +2,6 @@
 
 import json
 import logging
-import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ import apache_beam as beam
 from apache_beam.transforms.window import GlobalWindows
 from apache_beam.utils.windowed_value import WindowedValue
 
-from beam_jobs.exchange.exchange import Exchange
+from beam_jobs.exchange import Exchange
 from beam_jobs.storage import new_place, open_bytes, put, remove
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.console.job_progress import DOCUMENTS, MB, JobPart, expect, note
@@ -153,7 +152,7 @@ class ReadCorpus(beam.PTransform):
             strict=corpus.strict,
         )
         self._reader = ReadDocuments(rule, storage, corpus.skip_bad_inputs)
-        self._max_rejected_share = corpus.max_rejected_share
+        self._max_share = corpus.max_rejected_share
 
     def expand(self, pipeline):  # returns two collections, for which Beam has no type hint
         read = (
@@ -166,7 +165,7 @@ class ReadCorpus(beam.PTransform):
         checked = (
             counters
             | "ListCounters" >> beam.combiners.ToList()
-            | "CheckRejected" >> beam.Map(is_acceptable, self._max_rejected_share)
+            | "CheckRejected" >> beam.Map(lambda found, most: rejected_share(dict(found)) <= most, self._max_share)
         )
         texts = read.texts | "SpreadDocuments" >> self._exchange.spread("documents", checked)
         return CorpusCollections(texts, counters)
@@ -224,11 +223,6 @@ class ReadDocuments(CountingDoFn):
         return batch
 
 
-def is_acceptable(counters: Sequence[tuple[str, int]], max_share: float) -> bool:
-    """Return whether at most `max_share` of the bytes of a corpus were rejected."""
-    return rejected_share(dict(counters)) <= max_share
-
-
 def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> dict[str, int]:
     """Log what was rejected and where; skipped files are also listed in a file in the folder.
 
@@ -237,7 +231,11 @@ def tell_rejected(counters: dict[str, int], folder: Path, max_share: float) -> d
     Raises:
         ValueError: more than `max_share` of the bytes were rejected.
     """
-    files = _rejecting_files(counters)
+    files: list[tuple[str, str, int]] = []  # reason, path, rejected bytes
+    for name, number in counters.items():
+        if name.startswith(_REJECTED_IN):
+            reason, path = name.removeprefix(_REJECTED_IN).split(_SEPARATOR, 1)
+            files.append((reason, path, number))
     check_rejected(counters, max_share, files)
     log = logging.getLogger("keras_bert_flow")
     messages = sorted(name.removeprefix(_LEFT_OUT) for name in counters if name.startswith(_LEFT_OUT))
@@ -279,16 +277,3 @@ def name_inputs(paths: Sequence[str]) -> str:
     """Name the first few inputs of a corpus in a message, and count the others."""
     more = f" and {len(paths) - NAMED_FILES:,} more" if len(paths) > NAMED_FILES else ""
     return ", ".join(paths[:NAMED_FILES]) + more
-
-
-def _rejecting_files(counters: Mapping[str, int]) -> list[tuple[str, str, int]]:
-    """Return (reason, path, rejected bytes) of each file with rejected text."""
-    found = []
-    for name, number in counters.items():
-        if name.startswith(_REJECTED_IN):
-            reason, path = name.removeprefix(_REJECTED_IN).split(_SEPARATOR, 1)
-            found.append((reason, path, number))
-    return found
-
-
-_SIZES = struct.Struct("<QQ")  # bytes of text and thousandths of an instance, after the id

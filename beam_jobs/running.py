@@ -61,7 +61,12 @@ def ending_with_workers() -> Iterator[None]:
         if _WORKER_ENDED not in str(arguments.exc_value):
             before(arguments)
             return
-        ended.append(_describe(int(str(arguments.exc_value).split()[-1])))
+        status = int(str(arguments.exc_value).split()[-1])
+        number = -status if status < 0 else status - 128  # of the process itself, or of the shell that started it
+        reason = f"was killed by signal {number}" if number > 0 else f"ended with status {status}"
+        ended.append(
+            f"A worker process of Apache Beam {reason}. Give the machine more memory, or take --direct_num_workers=1."
+        )
         timers.append(threading.Timer(GRACE_SECONDS, _leave, [ended[-1]]))
         timers[-1].daemon = True
         timers[-1].start()
@@ -77,12 +82,6 @@ def ending_with_workers() -> Iterator[None]:
         threading.excepthook = before
         for timer in timers:
             timer.cancel()
-
-
-def _describe(status: int) -> str:
-    number = -status if status < 0 else status - 128  # the process's own status, or that of the shell that started it
-    reason = f"was killed by signal {number}" if number > 0 else f"ended with status {status}"
-    return f"A worker process of Apache Beam {reason}. Give the machine more memory, or take --direct_num_workers=1."
 
 
 def _leave(line: str) -> None:
@@ -119,13 +118,6 @@ def shielded_runner(options: PipelineOptions) -> FnApiRunner:
 QUIET_SECONDS = 24 * 3600
 _WORK, _LOCK = ".work", ".lock"  # names as in `publishing`, after a dot and the name of the output
 _JOB_FOLDER = re.compile(r"\.[0-9a-f]{32}")
-
-
-def new_job_folder(work: Path) -> Path:
-    """Create a folder with a unique name for the files of one job."""
-    place = work / f".{uuid.uuid4().hex}"
-    place.mkdir()
-    return place
 
 
 def remove_leftovers(parent: Path) -> None:
@@ -166,20 +158,29 @@ _LOSING = {
 
 
 def check_runner(options: Sequence[str]) -> None:
-    """Raise ValueError for a runner that loses the output of a job."""
-    name = _name_runner(options)
+    """Raise ValueError for a runner that Beam does not have, or that loses the output of a job."""
+    runner = PipelineOptions(list(options)).view_as(StandardOptions).runner
+    name = (runner or "").rsplit(".", 1)[-1]
     if reason := _LOSING.get(name):
         raise ValueError(
             f"A runner must keep all that a job makes. Received: {name}, which {reason}. "
             "Leave --runner out, or choose FlinkRunner, SparkRunner or DataflowRunner."
         )
+    try:
+        create_runner(runner or DEFAULT_RUNNER)
+    except (ValueError, ImportError, AttributeError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise ValueError(
+            f"A runner must be one that Apache Beam has. Received: {runner}: {reason}. See --help."
+        ) from None
 
 
 def check_reach(output: str, options: Sequence[str]) -> None:
     """Raise ValueError for an output that the runner's workers cannot write to."""
     if is_remote(output):
         return
-    parsed, name = PipelineOptions(list(options)), _name_runner(options)
+    parsed = PipelineOptions(list(options))
+    name = (parsed.view_as(StandardOptions).runner or "").rsplit(".", 1)[-1]
     environment = parsed.view_as(PortableOptions).environment_type
     flink, spark = parsed.view_as(FlinkRunnerOptions), parsed.view_as(SparkRunnerOptions)
     is_elsewhere = {
@@ -198,10 +199,6 @@ def check_reach(output: str, options: Sequence[str]) -> None:
             f"not see, with --runner={name}. Give --output s3://BUCKET/NAME, or --environment_type=EXTERNAL and a "
             "folder that all machines share."
         )
-
-
-def _name_runner(options: Sequence[str]) -> str:
-    return (PipelineOptions(list(options)).view_as(StandardOptions).runner or "").rsplit(".", 1)[-1]
 
 
 DEFAULT_RUNNER = "FnApiRunner"  # Beam's own default first looks for a Go binary on the network
@@ -249,7 +246,9 @@ def _run(pipeline: beam.Pipeline, options: PipelineOptions, folder: Path) -> Non
         for number in map(int, _TRACED_ERRNO.findall(str(error))):
             if number in NO_ROOM:
                 raise OSError(number, os.strerror(number)) from error
-        if message := _find_message(error):
+        # Runners raise a worker's error about its input, or another with its traceback as the text.
+        messages = [str(error)] if isinstance(error, _USER_ERRORS) else _TRACED_ERROR.findall(str(error))
+        if messages and (message := messages[-1].split(" [while running ")[0].strip("\"' ")):
             raise ValueError(message) from error
         if reason := _UNREACHED.search(str(error)):
             runner = options.view_as(StandardOptions).runner
@@ -270,18 +269,13 @@ def job_folder(folder: Path) -> Iterator[Path]:
     after a kill, the next job with the same output does, or, once they are old, any job with an output next to it.
     """
     remove_leftovers(folder.parent)
-    place = new_job_folder(folder)
+    place = folder / f".{uuid.uuid4().hex}"
+    place.mkdir()
     yield place
     for path in place.iterdir():
         if path.is_file():
             os.rename(path, folder / path.name)
     shutil.rmtree(place)
-
-
-def _find_message(error: Exception) -> str | None:
-    """Find a worker's message about its input: runners raise its error, or another with its traceback as the text."""
-    messages = [str(error)] if isinstance(error, _USER_ERRORS) else _TRACED_ERROR.findall(str(error))
-    return messages[-1].split(" [while running ")[0].strip("\"' ") if messages else None
 
 
 @contextmanager
@@ -338,11 +332,3 @@ def check_options(options: Sequence[str]) -> None:
             f"Received: {other.partition('=')[0]}. Leave it out."
         )
     check_runner(options)
-    runner = PipelineOptions(list(options)).view_as(StandardOptions).runner
-    try:
-        create_runner(runner or DEFAULT_RUNNER)
-    except (ValueError, ImportError, AttributeError) as error:
-        reason = " ".join(str(error).split()).rstrip(".")
-        raise ValueError(
-            f"A runner must be one that Apache Beam has. Received: {runner}: {reason}. See --help."
-        ) from None

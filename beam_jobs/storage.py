@@ -67,19 +67,6 @@ def match_files(pattern: str) -> list[str]:
     return [metadata.path for metadata in result.metadata_list if not metadata.path.endswith("/")]
 
 
-def find_file(path: str) -> FileMetadata | None:
-    """Return the path, size and time of a file; None if it does not exist.
-
-    Raises:
-        BeamIOError, OSError: it cannot be reached.
-    """
-    if find_scheme(path) == HDFS:
-        found = list_files(path)  # of a file, itself
-        return found[0] if len(found) == 1 and found[0].path == f"{path}/" else None
-    (result,) = FileSystems.match([path])
-    return next((found for found in result.metadata_list if found.path == path), None)
-
-
 def exists(path: str) -> bool:
     """Return whether there is a file or a folder.
 
@@ -108,7 +95,11 @@ def upload(source: Path, target: str) -> None:
         store.upload(source, name)
         return
     if not source.stat().st_size and find_scheme(target) == "s3":
-        _create_empty(target)
+        from apache_beam.io.aws.s3io import parse_s3_path  # needs boto3
+
+        # Beam cannot create an empty object: it uses multipart uploads, which need at least one part.
+        bucket, key = parse_s3_path(target)
+        make_s3_client(target).put_object(Bucket=bucket, Key=key, Body=b"")
         return
     with (
         open(source, "rb") as content,
@@ -171,14 +162,6 @@ def make_s3_client(path: str) -> Any:
     from apache_beam.io.aws.s3io import S3IO  # needs boto3
 
     return S3IO(options=FileSystems.get_filesystem(path)._options).client.client
-
-
-def _create_empty(target: str) -> None:
-    """Create an empty object at s3://, which Beam cannot: it uses multipart uploads, which need at least one part."""
-    from apache_beam.io.aws.s3io import parse_s3_path  # needs boto3
-
-    bucket, key = parse_s3_path(target)
-    make_s3_client(target).put_object(Bucket=bucket, Key=key, Body=b"")
 
 
 def _split(address: str) -> tuple[Store, str]:
@@ -252,10 +235,15 @@ class BeamStorage:
 
 
 def _find(path: str) -> FileMetadata | None:
+    """Return the path, size and time of a file; None if there is none, or it cannot be reached: opening it says why."""
     try:
-        return find_file(path)
-    except (BeamIOError, OSError):  # opening it says why
+        if find_scheme(path) == HDFS:
+            found = list_files(path)  # of a file, itself
+            return found[0] if len(found) == 1 and found[0].path == f"{path}/" else None
+        (result,) = FileSystems.match([path])
+    except (BeamIOError, OSError):
         return None
+    return next((found for found in result.metadata_list if found.path == path), None)
 
 
 def check_reachable(path: str) -> None:
@@ -358,18 +346,15 @@ def put(pairs: Mapping[str, str]) -> None:
     elsewhere = {source: target for source, target in pairs.items() if is_remote(target)}
     give_names(elsewhere)
     for source, target in pairs.items():
-        if source not in elsewhere:
-            _link(source, target)
-
-
-def _link(source: str, target: str) -> None:
-    unfinished = Path(target).with_name(f".{uuid.uuid4().hex}")
-    try:
-        os.link(source, unfinished)
-    except OSError:
-        shutil.copyfile(source, unfinished)
-    os.replace(unfinished, target)
-    unfinished.unlink(missing_ok=True)  # `os.replace` does nothing if the target is a link to the same file
+        if source in elsewhere:
+            continue
+        unfinished = Path(target).with_name(f".{uuid.uuid4().hex}")
+        try:
+            os.link(source, unfinished)
+        except OSError:
+            shutil.copyfile(source, unfinished)
+        os.replace(unfinished, target)
+        unfinished.unlink(missing_ok=True)  # `os.replace` does nothing if the target is a link to the same file
 
 
 def open_bytes(path: str) -> BinaryIO:

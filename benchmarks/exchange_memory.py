@@ -21,23 +21,22 @@ from typing import Any
 import apache_beam as beam
 import numpy as np
 
+from beam_jobs.build_records import PART_BYTES, ShardPlan, deal_records, find_part, join_parts, write_part
 from beam_jobs.build_vocabulary import CountInBundles, add_counts, name_counts, place_count
-from beam_jobs.exchange.engine import DivideItems, UseGroup
-from beam_jobs.exchange.exchange import Items, Packer
-from beam_jobs.pairing import (
-    PART_BYTES,
+from beam_jobs.exchange import DivideItems, Items, UseGroup
+from beam_jobs.instances import (
     BuildRecords,
+    CorpusSize,
     RecordRule,
-    ShardPlan,
-    deal_records,
-    find_part,
+    TokenizeDocuments,
+    count_distinct,
+    find_id_group,
     find_pool,
-    join_parts,
+    measure_documents,
     place_documents,
     read_pools,
-    write_part,
 )
-from beam_jobs.tokenizing import CorpusSize, TokenizeDocuments, count_distinct, find_id_group, measure_documents
+from beam_jobs.sorted_runs import Packer
 from benchmarks.memory import peak_of
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.text.objectives.objective import find_objective

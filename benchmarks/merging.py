@@ -2,9 +2,10 @@
 
     python -m benchmarks.merging --runs 100 10000 --buckets 4 100 --run-kilobytes 200
 
-The files exchange (`beam_jobs/exchange/`) writes items in sorted runs, and reads each bucket from all of them at once.
-More than 2,500 runs are first merged into the square root of their number. The last column leaves that out and reads
-each bucket from all runs. Items are 340 random bytes, which are about those of a record of 128 tokens.
+The files exchange (`beam_jobs/exchange.py`) writes items in sorted runs, and reads each bucket from all of
+them at once. More than 2,500 runs are first merged into the square root of their number. The last column leaves
+that out and reads each bucket from all runs. Items are 340 random bytes, which are about those of a record of 128
+tokens.
 """
 
 import argparse
@@ -16,7 +17,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from beam_jobs.exchange.files import join_group, merge_runs, name_joined_run, write_run
+from beam_jobs.exchange import join_group, name_joined_run
+from beam_jobs.sorted_runs import merge_runs, write_run
 
 ITEM_BYTES = 340
 

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from beam_jobs import build_records, build_vocabulary
-from beam_jobs.exchange.exchange import Packer
+from beam_jobs.sorted_runs import Packer
 from benchmarks.memory import children_seconds, measure
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
 

@@ -15,8 +15,10 @@ from pathlib import Path
 
 from memory import peak_of  # the script beside this one
 
-from beam_jobs.exchange.files import WriteRuns, merge_runs
-from beam_jobs.pairing import TRAIN, ShardPlan, deal_records, write_part
+from beam_jobs.build_records import ShardPlan, deal_records, write_part
+from beam_jobs.exchange import WriteRuns
+from beam_jobs.instances import TRAIN
+from beam_jobs.sorted_runs import merge_runs
 
 ONE_SHARD = ShardPlan(1, 1, 1)
 

@@ -56,7 +56,12 @@ def run_child(
         _running.append(child)
         try:
             with ended_on_leaving(lambda: child, grace_seconds):
-                return child.wait() if follow is None else _wait(child, follow)
+                while follow is not None:
+                    try:
+                        return child.wait(FOLLOW_SECONDS)
+                    except subprocess.TimeoutExpired:
+                        follow()
+                return child.wait()
         finally:
             _running.remove(child)
             stop_child(child, grace_seconds)
@@ -130,14 +135,6 @@ def ended_on_leaving(find_child: Callable[[], subprocess.Popen], grace_seconds: 
         yield
 
 
-def _wait(child: subprocess.Popen, follow: Callable[[], object]) -> int:
-    while True:
-        try:
-            return child.wait(FOLLOW_SECONDS)
-        except subprocess.TimeoutExpired:
-            follow()
-
-
 def _read_lines(stream: IO[bytes], on_line: Callable[[str], None]) -> None:
     """Pass on output line by line, without credentials; each redraw of a progress bar, by a carriage return, is one."""
     # A signal that the system hands to this thread would not wake the main one, which waits for the child.
@@ -160,13 +157,9 @@ def _unattended_signals_raise() -> Iterator[None]:
         return
     numbers = [number for number in UNATTENDED if signal.getsignal(number) is signal.SIG_DFL]
     for number in numbers:
-        signal.signal(number, _exit_for_signal)
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         yield
     finally:
         for number in numbers:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _exit_for_signal(number: int, frame: object) -> None:
-    sys.exit(128 + number)

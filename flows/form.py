@@ -9,7 +9,7 @@ import inspect
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from prefect import Flow
 from prefect.runtime import flow_run
 from prefect.utilities.callables import parameter_schema
 
-from flows.parameters import CONFIG, FIELDS, OVERRIDES, list_overrides
+from flows.parameters import CONFIG, DEFAULT_CONFIG, FIELDS, OVERRIDES, list_overrides, settle_config
 from flows.plan import holding_plan
-from flows.settling import DEFAULT_CONFIG, settle_config
 from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.limits import Settings
 from keras_bert_flow.config.loading import load_config
@@ -97,15 +96,11 @@ def name_run() -> str:
 
 def is_random_name(name: str) -> bool:
     """Return whether Prefect makes such names: two words of the lists of `coolname`, which it depends on."""
-    return name.count("-") == 1 and _random_words().issuperset(name.split("-"))
-
-
-@cache
-def _random_words() -> frozenset[str]:
     from coolname.data import config
 
     entries: list[Any] = [*config.values()]
-    return frozenset(word for entry in entries for word in entry.get("words", ()))
+    words = {word for entry in entries for word in entry.get("words", ())}
+    return name.count("-") == 1 and words.issuperset(name.split("-"))
 
 
 def describe_form(flow: Flow, config: PipelineConfig, path: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -121,8 +116,8 @@ def describe_form(flow: Flow, config: PipelineConfig, path: str) -> tuple[dict[s
         entry.pop("default", None)
         if name in FIELDS:
             _, title, setting = FIELDS[name]
-            values[name] = _read(config, setting)
-            entry |= _describe(config, setting) | {"title": title, "default": values[name]}
+            values[name], described = _read(config, setting)
+            entry |= described | {"title": title, "default": values[name]}
             if name == "steps":
                 entry |= _describe_least_steps(config, path, entry["description"])
         elif name == CONFIG:
@@ -135,23 +130,18 @@ def describe_form(flow: Flow, config: PipelineConfig, path: str) -> tuple[dict[s
     return values, schema
 
 
-def _read(config: PipelineConfig, setting: str) -> Any:
-    value: Any = config
-    for part in setting.split("."):
-        value = getattr(value, part)
-    return list(value) if isinstance(value, tuple) else value
-
-
-def _describe(config: PipelineConfig, setting: str) -> dict[str, Any]:
-    """Return the JSON schema of a setting: its type, its bounds, its description."""
+def _read(config: PipelineConfig, setting: str) -> tuple[Any, dict[str, Any]]:
+    """Return the value of a setting, and its JSON schema: its type, its bounds, its description."""
     *parents, leaf = setting.split(".")
     section: Settings = config
     for parent in parents:
         section = getattr(section, parent)
+    value = getattr(section, leaf)
     described = type(section).model_json_schema()["properties"][leaf]
     if setting == FIELDS["kind"][2]:  # the schema of each kind has only that kind
         described = {"type": "string", "enum": list(TASKS), "description": described["description"]}
-    return {name: value for name, value in described.items() if name not in ("title", "default")}
+    schema = {name: entry for name, entry in described.items() if name not in ("title", "default")}
+    return list(value) if isinstance(value, tuple) else value, schema
 
 
 def _describe_least_steps(config: PipelineConfig, path: str, description: str) -> dict[str, Any]:

@@ -11,19 +11,12 @@ import signal
 import sys
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
 ANY_PARENT = "-"
 
-
-def become(parent_pid: int | None, command: list[str]) -> None:
-    """Ask the kernel to kill this process when its parent dies, then replace it by the command (exec)."""
+if __name__ == "__main__":
+    parent_pid, *command = sys.argv[1:]
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if parent_pid is not None and os.getppid() != parent_pid:  # the parent died before the request
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # the kernel kills this process when its parent dies
+        if parent_pid != ANY_PARENT and os.getppid() != int(parent_pid):  # the parent died before the request
             sys.exit(1)
     os.execvp(command[0], command)
-
-
-if __name__ == "__main__":
-    become(None if sys.argv[1] == ANY_PARENT else int(sys.argv[1]), sys.argv[2:])

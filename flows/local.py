@@ -22,11 +22,10 @@ from typing import Any
 
 from flows.child import GRACE_SECONDS, run_child
 from flows.own_server import CLIENT_PASSWORD, SERVER_PASSWORD
+from flows.parameters import settle_config
 from flows.plan import is_soon_digested
-from flows.report_pages import REPORT
 from flows.server import POLL_SECONDS, RUN_LOGGERS, answers, check_chosen_server, find_chosen_server, running_server
-from flows.settling import settle_config
-from flows.stages import IS_THERE, StageError, find_all
+from flows.stages import IS_THERE, REPORT, StageError, find_all
 from keras_bert_flow.console import interrupts
 from keras_bert_flow.console.interrupts import handling_signals
 from keras_bert_flow.console.job_progress import RUN_BEGAN, command_seconds
@@ -40,7 +39,7 @@ FLOW_GRACE_SECONDS = GRACE_SECONDS + 10.0  # the flow first waits for the grace 
 LAST_LINES = 5  # shown for a flow that died without reporting why
 SERVER_LOG = "keras-bert-flow-server.log"
 AWAITED = "KBF_AWAITED_SERVER"  # the address of a server that starts while the flow's process imports Prefect
-# Prefect logs only to its server; `_print_lines_of_ours` prints the lines of the stages.
+# Prefect logs only to its server; `main` prints the lines of the stages.
 QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
@@ -100,7 +99,11 @@ def main(flow: str, parameters: str, outcome: str) -> int:
             while (address := os.environ.get(AWAITED)) and not answers(address):
                 time.sleep(POLL_SECONDS)
         IS_CHECKED.set(True)
-        _print_lines_of_ours()
+        # Print the lines of flows and stages, without Prefect's messages about itself.
+        handler = logging.StreamHandler(sys.stdout)
+        handler.addFilter(lambda record: Path(record.pathname).parent == Path(__file__).parent)
+        for name in RUN_LOGGERS:
+            logging.getLogger(name).addHandler(handler)
         text, status = run(**json.loads(parameters)), 0
     except OSError as error:
         text, status = explain_os_error(error), interrupts.USER_ERROR
@@ -143,7 +146,10 @@ def run_flow(
         with waiting:
             waiting.enter_context(working("Starting Prefect"))
             status = run_child(command, QUIET | environment, follow, FLOW_GRACE_SECONDS, watch)
-        text = outcome.read_text("utf-8", "surrogatepass") if outcome.is_file() else _last_words(last_lines)
+        if outcome.is_file():
+            text = outcome.read_text("utf-8", "surrogatepass")
+        else:
+            text = f"Its last output: {' | '.join(last_lines)}" if last_lines else "It printed nothing."
     if status == interrupts.USER_ERROR:
         raise ValueError(text)
     if status != 0:
@@ -165,18 +171,6 @@ def find_report(parameters: dict[str, Any], on_line: Callable[[str], None]) -> P
         return None
     link_newest(stages[-1].folder, config.name)
     return stages[-1].folder / REPORT
-
-
-def _last_words(lines: Sequence[str]) -> str:
-    return f"Its last output: {' | '.join(lines)}" if lines else "It printed nothing."
-
-
-def _print_lines_of_ours() -> None:
-    """Print the log of flows and stages as plain lines, without Prefect's messages about itself."""
-    handler = logging.StreamHandler(sys.stdout)
-    handler.addFilter(lambda record: Path(record.pathname).parent == Path(__file__).parent)
-    for name in RUN_LOGGERS:
-        logging.getLogger(name).addHandler(handler)
 
 
 if __name__ == "__main__":

@@ -78,18 +78,12 @@ _HEADERS = (
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def list_hosts(port: int) -> tuple[str, ...]:
     """Return the values of `Host` by which this machine itself reaches a server of its own."""
     return tuple(f"{name}:{port}" for name in (HOST, "localhost", "[::1]"))
-
-
-def list_origins(port: int) -> tuple[str, ...]:
-    return tuple(f"http://{host}" for host in list_hosts(port))
-
-
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 class OwnPagesOnly:
@@ -103,7 +97,8 @@ class OwnPagesOnly:
 
     def __init__(self, app: Application, port: int, folder: str | None = None):
         self._app, self._folder = app, folder
-        self._hosts, self._origins = list_hosts(port), list_origins(port)
+        self._hosts = list_hosts(port)
+        self._origins = [f"http://{host}" for host in self._hosts]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -114,7 +109,9 @@ class OwnPagesOnly:
             send = partial(_send_guarded, send)
             if scope["path"] == LOGIN:
                 return await _answer(send, 200, _PAGE, "text/html; charset=utf-8", policy=_POLICY)
-            if self._folder is not None and _may_command(scope):
+            parts = scope["path"].split("/")
+            writes = scope["method"] in ("POST", "PUT", "PATCH") and parts[1:2] == ["api"]
+            if self._folder is not None and writes and parts[2] not in _NOT_COMMANDS:
                 body = await _read_body(receive)
                 if body is None:
                     return await _refuse(scope, send, 413, f"A body must have at most {MAX_BODY_BYTES:,} bytes.")
@@ -241,11 +238,6 @@ def _walk(value: Any) -> Iterator[tuple[str, Any]]:
             waiting += found
 
 
-def _may_command(scope: Scope) -> bool:
-    parts = scope["path"].split("/")
-    return scope["method"] in ("POST", "PUT", "PATCH") and parts[1:2] == ["api"] and parts[2] not in _NOT_COMMANDS
-
-
 async def _read_body(receive: Receive) -> bytes | None:
     """Return the body of a request; None if it is too long."""
     body = b""
@@ -290,7 +282,8 @@ async def _answer(send: Send, status: int, text: str, kind: str, policy: str = "
 
 def main(port: int, is_served: bool) -> None:
     """Serve until a signal arrives, as `prefect server start` does."""
-    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = ",".join(list_origins(port))  # read at the import
+    origins = ",".join(f"http://{host}" for host in list_hosts(port))
+    os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = origins  # read at the import
     import uvicorn
     from prefect.server.api.server import create_app
     from prefect.settings import get_current_settings

@@ -1,21 +1,28 @@
 """The flows: the whole pipeline from raw text to the report, and each of its parts alone.
 
 The stages are tasks of one flow run rather than subflows, so that Prefect shows them on one page: one graph, one log,
-each stage Completed, Cached or Failed.
+each stage Completed, Cached or Failed. Its results are shown there as artifacts.
 """
 
+import base64
+import html
+import os
+import re
+from collections.abc import Sequence
 from contextvars import ContextVar
 from functools import partial
+from pathlib import Path
+from urllib.parse import quote
 
 from prefect import flow
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
 from flows.form import name_run, with_form
-from flows.parameters import CHECKED, FIELDS
-from flows.report import show_report, show_stages
-from flows.report_pages import REPORT
-from flows.settling import settle_folder
+from flows.parameters import CHECKED, FIELDS, settle_folder
+from flows.server import REPORTS_FOLDERS, REPORTS_URL
 from flows.stages import (
     MODEL,
+    REPORT,
     evaluation_stage,
     find_finetuned,
     find_pretrained,
@@ -29,10 +36,16 @@ from flows.stages import (
 from flows.tasks import TaskResult, run_task
 from keras_bert_flow.checks.run import check_run
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.console.terminal import code_span, escape_markdown
+from keras_bert_flow.evaluation.page import find_figures
 from keras_bert_flow.files.paths import name_path
 from keras_bert_flow.results.choosing import link_newest
+from keras_bert_flow.stores.fetching import fetch
 
 IS_CHECKED: ContextVar[bool] = ContextVar("is_checked", default=False)  # `kbf run` has checked the configuration
+RESULTS = "report.md"
+GREY = "#8a8f98"  # readable on the UI's light and dark pages; an image does not inherit the text colour
+SVG = "http://www.w3.org/2000/svg"
 
 
 @flow(name="bert-pipeline", flow_run_name=name_run)
@@ -146,3 +159,44 @@ def evaluate(
     show_report(evaluation)
     link_newest(evaluation, config.name)
     return name_path(evaluation / REPORT)
+
+
+def show_report(evaluation: Path) -> None:
+    """Create the artifact `report`: the conclusion, the tables, the curves, and the location of the whole report."""
+    here, place = fetch(evaluation), name_path(evaluation / REPORT)
+    results = (here / RESULTS).read_text(encoding="utf-8").strip()
+    where, address = f"The whole report: {code_span(place)}", _find_page_url(here / REPORT)
+    if address is not None:
+        create_link_artifact(address, link_text="The whole report", key="report-page", description=where)
+        where = f"[The whole report]({address}), {code_span(place)}"
+    images = []
+    for svg, caption in find_figures((here / REPORT).read_text(encoding="utf-8")):
+        standalone = re.sub("<svg", f'<svg xmlns="{SVG}"', svg, count=1).replace("currentColor", GREY)
+        data = base64.b64encode(standalone.encode()).decode()
+        images.append(f"![{escape_markdown(html.unescape(caption))}](data:image/svg+xml;base64,{data})")
+    drawings = "\n\n".join(images)
+    create_markdown_artifact(f"{results}\n\n{where}\n\n{drawings}\n", key="report", description=where)
+
+
+def show_stages(results: Sequence[TaskResult]) -> None:
+    """Create the artifact `stages`: one row per stage, with its key, folder and time."""
+    rows = [
+        {
+            "stage": done.stage.name,
+            "key": done.stage.key,
+            "cached": done.is_cached,
+            "seconds": done.seconds,
+            "folder": escape_markdown(name_path(done.stage.folder)),  # the UI renders cells as Markdown
+        }
+        for done in results
+    ]
+    create_table_artifact(key="stages", table=rows, description="What each stage made and where.")
+
+
+def _find_page_url(page: Path) -> str | None:
+    """Return the URL of a report; None if its folder is not served."""
+    url, folders = os.environ.get(REPORTS_URL), os.environ.get(REPORTS_FOLDERS, "").split(os.pathsep)
+    place = page.resolve()
+    if not url or not any(folder and place.is_relative_to(folder) for folder in folders):
+        return None
+    return url + quote(place.as_posix())

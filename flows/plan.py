@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from flows.settling import local_runs
+from flows.parameters import local_runs
 from flows.stages import NOWHERE, StageRun, Unfinished, corpus_stage, make_all, make_builtin
 from keras_bert_flow.checks.estimates import (
     describe_workers,
@@ -87,13 +87,26 @@ def _estimate(config: PipelineConfig, stages: Sequence[PlannedStage], task: Task
         file = find_tokenizer_file(fetch(vocabulary.stage.folder))
     remote = [pattern for pattern in config.corpus.input if is_remote(pattern)]
     estimate = estimate_corpus(config, files, file) if files and not remote else None
+    corpus = []
+    if files:
+        size = sum(Path(path).stat().st_size for path in files)
+        corpus.append(f"{len(files):,} file{'s' * (len(files) != 1)}, {size / 1e6:,.1f} MB on disk")
+    if remote:
+        corpus.append(f"text at another place, not measured: {', '.join(remote)}")
+    minimal_pairs = []
+    if (path := config.evaluation.minimal_pairs) is not None:
+        pairs = read_minimal_pairs(path, config.evaluation.minimal_pairs_limit)
+        phenomena = {pair.groups["phenomena"] for pair in pairs}
+        minimal_pairs = [
+            f"Minimal pairs: {len(pairs):,} of {len(phenomena):,} phenomena, scored by the pre-trained model."
+        ]
     return [
-        _describe_corpus(files, remote),
+        f"Corpus: {'; '.join(corpus)}.",
         *estimate_pretraining(config, estimate),
         *estimate_finetuning(config, len(task.training)),
         f"Precision: {config.pretraining.precision}, in fine-tuning {config.finetuning.precision}.",
         *describe_workers(config, files),
-        *_describe_minimal_pairs(config),
+        *minimal_pairs,
         *task.remarks,
     ]
 
@@ -203,22 +216,3 @@ def plan_stages(config: PipelineConfig, builtin: Path | None = None) -> Iterator
     for name in name_stages(config)[len(planned) :]:
         yield PlannedStage(name, None, needs)
         needs = name
-
-
-def _describe_minimal_pairs(config: PipelineConfig) -> list[str]:
-    path, limit = config.evaluation.minimal_pairs, config.evaluation.minimal_pairs_limit
-    if path is None:
-        return []
-    pairs = read_minimal_pairs(path, limit)
-    phenomena = {pair.groups["phenomena"] for pair in pairs}
-    return [f"Minimal pairs: {len(pairs):,} of {len(phenomena):,} phenomena, scored by the pre-trained model."]
-
-
-def _describe_corpus(files: Sequence[str], remote: Sequence[str]) -> str:
-    parts = []
-    if files:
-        size = sum(Path(path).stat().st_size for path in files)
-        parts.append(f"{len(files):,} file{'s' * (len(files) != 1)}, {size / 1e6:,.1f} MB on disk")
-    if remote:
-        parts.append(f"text at another place, not measured: {', '.join(remote)}")
-    return f"Corpus: {'; '.join(parts)}."

@@ -43,6 +43,7 @@ RUN_SETTINGS = SERVER_SETTINGS | {
     "PREFECT_SERVER_REGISTER_BLOCKS_ON_START": "false",
     "PREFECT_SERVER_UI_ENABLED": "false",
 }
+REPORTS_URL, REPORTS_FOLDERS = "KBF_REPORTS_URL", "KBF_REPORTS_FOLDERS"  # set by `kbf serve`, which serves reports
 _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit): ")
 
 
@@ -70,7 +71,10 @@ class StartingServer:
         if self._has_answered or (status is None and time.monotonic() < self._deadline):
             return self._has_answered
         how = f"did not answer within {START_SECONDS:.0f} s" if status is None else f"ended with status {status}"
-        raise StageError(f"Prefect's server {how}. {_last_error(self._log_path)} Its log: {self._log_path}")
+        lines = [line.strip() for line in self._log_path.read_text("utf-8", "replace").splitlines() if line.strip()]
+        errors = [line for line in lines if _ERROR.match(line)]  # more lines may follow the last one
+        last = (errors or lines or ["It printed nothing."])[-1]
+        raise StageError(f"Prefect's server {how}. {last} Its log: {self._log_path}")
 
     def wait(self) -> None:
         """Wait until it answers; raises as `watch` does."""
@@ -129,7 +133,13 @@ def find_chosen_server() -> tuple[str | None, Path]:
         ValueError: Prefect cannot read its settings.
     """
     home = find_home()
-    if not _is_something_set(home):
+    project = Path("pyproject.toml")
+    is_something_set = (
+        any(name.upper().startswith("PREFECT_") and name != "PREFECT_HOME" for name in os.environ)
+        or any(path.exists() for path in (home / "profiles.toml", Path("prefect.toml"), Path(".env")))
+        or (project.is_file() and b"tool.prefect" in project.read_bytes())
+    )
+    if not is_something_set:
         return None, home
     try:
         from prefect.settings import get_current_settings
@@ -157,16 +167,6 @@ def find_home() -> Path:
         ) from None
 
 
-def _is_something_set(home: Path) -> bool:
-    """Return whether any source of Prefect settings exists."""
-    project = Path("pyproject.toml")
-    return (
-        any(name.upper().startswith("PREFECT_") and name != "PREFECT_HOME" for name in os.environ)
-        or any(path.exists() for path in (home / "profiles.toml", Path("prefect.toml"), Path(".env")))
-        or (project.is_file() and b"tool.prefect" in project.read_bytes())
-    )
-
-
 def check_chosen_server(address: str) -> None:
     """Check that a server answers at the address configured in Prefect, and takes the password configured there.
 
@@ -179,11 +179,14 @@ def check_chosen_server(address: str) -> None:
     remedy = f"Start the server with `prefect server start`, or {unset} to run without one"
     options = _find_credentials()
 
-    def ask() -> int:  # what needs a password, if the server has one
-        return httpx.get(f"{address}/admin/version", timeout=None, **options).status_code
-
+    page = f"{address}/admin/version"  # which needs a password, if the server has one
     try:
-        status = answer_within(ask, "The server of `PREFECT_API_URL`", shown, remedy)
+        status = answer_within(
+            lambda: httpx.get(page, timeout=None, **options).status_code,
+            "The server of `PREFECT_API_URL`",
+            shown,
+            remedy,
+        )
     except NoAnswerError as error:
         raise ValueError(str(error)) from None
     except Exception:  # of httpx, of TLS, of an address that is none
@@ -246,13 +249,6 @@ def _find_setting() -> tuple[str, str]:
     return "in a file that `prefect config view` names", "remove it there"
 
 
-def _last_error(log_path: Path) -> str:
-    """Return the line of the last error in a log, which more lines may follow; without errors its last line."""
-    lines = [line.strip() for line in log_path.read_text("utf-8", "replace").splitlines() if line.strip()]
-    errors = [line for line in lines if _ERROR.match(line)]
-    return (errors or lines or ["It printed nothing."])[-1]
-
-
 def answers(address: str) -> bool:
     """Return whether a server on this machine answers."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # proxies cannot reach this machine
@@ -269,17 +265,12 @@ RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 _KEPT = "\n\t" + JOINERS  # Prefect's own messages have several lines
 
 
-def escape_run_logs() -> None:
-    """Escape the messages and tracebacks of flow and task runs, without credentials, before they reach any handler.
+def escape_record(record: logging.LogRecord) -> bool:
+    """Escape the message and traceback of a flow or task run, without credentials, before it reaches any handler.
 
     An error that the user can fix is its line alone, unless the level of Prefect's logs is DEBUG: a traceback of 30
     lines, which Prefect prints twice, would hide it.
     """
-    for name in RUN_LOGGERS:
-        logging.getLogger(name).addFilter(_escape)
-
-
-def _escape(record: logging.LogRecord) -> bool:
     record.msg, record.args = escape_controls(hide_credentials(record.getMessage()), _KEPT), ()
     is_mistake = record.exc_info is not None and isinstance(record.exc_info[1], (ValueError, OSError))
     if is_mistake and not logging.getLogger(record.name).isEnabledFor(logging.DEBUG):

@@ -11,18 +11,21 @@ import shlex
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from http import HTTPStatus
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from flows.child import ended_on_leaving, start_child, stop_child
-from flows.own_server import CLIENT_PASSWORD, HOST, LOGIN, SERVER_PASSWORD
-from flows.report_pages import REPORTS_FOLDERS, REPORTS_URL, serving_reports
-from flows.server import StartingServer, check_port, server_command, server_settings
-from flows.stages import StageError
+from flows.own_server import CLIENT_PASSWORD, HOST, LOGIN, SERVER_PASSWORD, list_hosts
+from flows.server import REPORTS_FOLDERS, REPORTS_URL, StartingServer, check_port, server_command, server_settings
+from flows.stages import REPORT, StageError
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.machine import share_cores
 from keras_bert_flow.files.paths import find_address
@@ -34,6 +37,7 @@ STOP_SECONDS = 35.0  # Prefect's worker gives a run 30 s to write its checkpoint
 MOST_STARTS, WITHIN_SECONDS = 5, 120.0
 PASSWORD_FILE = "kbf-serve.password"
 USER = "admin"  # Prefect takes any; tools such as curl want one
+IDLE_SECONDS = 20.0  # without a request, a connection to the reports is closed
 
 
 class Kept:
@@ -104,8 +108,7 @@ def serve(
 
         from prefect import get_client
 
-        from flows.deployments import deploy
-        from flows.waiting import Queue, end_killed_runs
+        from flows.deployments import Queue, deploy, end_killed_runs
 
         names = deploy(configs, POOL, Path.cwd(), parallel)
         client = stack.enter_context(get_client(sync_client=True))
@@ -183,3 +186,59 @@ def _choose_password(home: Path, port: int) -> tuple[str, str]:
     os.environ |= {SERVER_PASSWORD: password, CLIENT_PASSWORD: password}
     refresh_global_settings_context()  # settings were read when Prefect was imported
     return login, f"{CLIENT_PASSWORD}={source}"
+
+
+# Serve the reports of finished runs, since browsers open no local files from Prefect's UI.
+
+
+class ReportHandler(SimpleHTTPRequestHandler):
+    """Serve the files `report.html` in the folders of results, and nothing else."""
+
+    timeout = IDLE_SECONDS
+
+    def __init__(self, *arguments: Any, folders: Sequence[Path], hosts: Sequence[str], **options: Any):
+        self._folders, self._hosts = folders, hosts
+        super().__init__(*arguments, directory="/", **options)
+
+    def send_head(self) -> Any:
+        if [host.lower() for host in self.headers.get_all("Host", [])] not in [[host] for host in self._hosts]:
+            self.send_error(HTTPStatus.BAD_REQUEST, f"Host must be {self._hosts[0]}")
+            return None
+        return super().send_head()
+
+    def translate_path(self, path: str) -> str:
+        try:
+            place = Path(super().translate_path(path)).resolve()
+            is_ours = place.name == REPORT and place.is_file()
+        except (ValueError, OSError, RuntimeError):  # a null byte, a lone surrogate, a name too long, a circle of links
+            is_ours = False
+        if is_ours and any(place.is_relative_to(folder) for folder in self._folders):
+            return str(place)
+        return os.devnull + "/none"
+
+    def end_headers(self) -> None:
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("X-Frame-Options", "DENY")
+        super().end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        """Log nothing, for the privacy of the readers."""
+
+
+class ReportServer(ThreadingHTTPServer):
+    """A server whose threads end with the process."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print nothing: a reader that leaves in the middle of a page is no error."""
+
+
+@contextmanager
+def serving_reports(port: int, folders: Sequence[Path]) -> Iterator[None]:
+    """Serve reports on this machine within the block."""
+    server = ReportServer((HOST, port), partial(ReportHandler, folders=folders, hosts=list_hosts(port)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()

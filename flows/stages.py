@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from flows.child import run_child
-from flows.settling import local_runs, write_config
+from flows.parameters import local_runs, write_config
 from keras_bert_flow.checks.stages import check_label_words
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console import interrupts
@@ -44,6 +44,7 @@ LEAST_STAGE_SECONDS = 20.0  # whatever is left: less is no training
 NO_NEXT_STEP = {"KBF_NEXT_STEPS": "off"}  # a command would suggest the next step, which the flow knows
 IS_THERE = "is there"  # how a finished stage is reported
 MODEL = "model"  # the model directory within a folder of pre-training
+REPORT = "report.html"  # within a folder of evaluation
 NOWHERE = Path(os.devnull)  # `NOWHERE / name` stands for the folder of a stage that is not made
 
 
@@ -84,10 +85,6 @@ class StageRun:
 
     def say(self, how: str) -> str:
         return f"{self.name} {self.key}: {how}, in {name_path(self.folder)}"
-
-    def reads(self, folder: Path) -> bool:
-        """Return whether the command reads a folder, or something in it."""
-        return any(Path(word).is_relative_to(folder) for word in self.words)
 
 
 def corpus_stage(config: PipelineConfig) -> StageRun:
@@ -305,18 +302,13 @@ def _set_aside_damaged(stage: StageRun, on_line: Callable[[str], None]) -> None:
         folder.with_name(f".{folder.name}.lock"), tell=on_line
     ):  # writers hold it too, see `results.artifacts.publishing`
         if folder.exists() and not stage.is_finished():
-            fault = _find_fault(folder)
+            try:
+                fault = f"its manifest has the key {check_folder(folder).key}"
+            except (FileNotFoundError, ValueError) as error:
+                fault = str(error).partition("Received: ")[2].partition(". ")[0]
             number = 1 + sum(1 for _ in folder.parent.glob(f"{folder.name}.damaged-*"))
             aside = folder.rename(folder.with_name(f"{folder.name}.damaged-{number}"))
             on_line(f"{stage.name}: {folder} is damaged ({fault}); kept as {aside.name}, making it again.")
-
-
-def _find_fault(folder: Path) -> str:
-    try:
-        manifest = check_folder(folder)
-    except (FileNotFoundError, ValueError) as error:
-        return str(error).partition("Received: ")[2].partition(". ")[0]
-    return f"its manifest has the key {manifest.key}"
 
 
 def _describe(status: int) -> str:

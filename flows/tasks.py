@@ -4,6 +4,7 @@ Only its folder determines whether a stage must run. Prefect's cache reflects th
 is complete, so a deleted folder is made again, and a folder unknown to Prefect counts as cached.
 """
 
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed, State
 from prefect.tasks import MaterializingTask
 
-from flows.server import escape_run_logs
+from flows.server import RUN_LOGGERS, escape_record
 from flows.stages import IS_THERE, StageRun, run_stage
 from keras_bert_flow.console.terminal import JOINERS, escape_controls
 from keras_bert_flow.files.paths import name_path
@@ -91,7 +92,8 @@ class StageProgress:
         update_progress_artifact(self._artifact, share, description=f"{self._stage}: {words}")
 
 
-escape_run_logs()
+for run_logger in RUN_LOGGERS:
+    logging.getLogger(run_logger).addFilter(escape_record)
 
 CACHED = "Cached"  # Prefect's name for the state of a task that it did not have to run
 RETRY_DELAY_SECONDS = 5.0
@@ -119,70 +121,6 @@ SHOWN = {
 RETRIED = {"retries": 1, "retry_delay_seconds": RETRY_DELAY_SECONDS, "retry_condition_fn": may_pass_next_time}
 
 
-def stage_task(name: str, **options: Any) -> Callable[[Callable[[StageRun], str]], MaterializingTask]:
-    """Return a decorator for a task that makes one result, an asset whose lineage Prefect records."""
-    return materialize(name_asset(name, "none"), by="keras-bert-flow", name=name, **SHOWN, **options)
-
-
-def name_asset(stage: str, key: str) -> str:
-    """Return the asset key of a result, which depends on its content key rather than its location."""
-    return f"kbf://{stage}/{key}"
-
-
-@stage_task("write-corpus", **RETRIED)
-def write_corpus(stage: StageRun) -> str:
-    """Write the built-in corpus and task."""
-    return follow(stage)
-
-
-@stage_task("learn-vocabulary", **RETRIED)
-def learn_vocabulary(stage: StageRun) -> str:
-    """Learn a WordPiece vocabulary from the corpus."""
-    return follow(stage)
-
-
-@stage_task("write-records", **RETRIED)
-def write_records(stage: StageRun) -> str:
-    """Build masked pre-training records from the corpus."""
-    return follow(stage)
-
-
-@stage_task("pretrain-model")
-def pretrain_model(stage: StageRun) -> str:
-    """Pre-train the model on the records."""
-    return follow(stage)
-
-
-@stage_task("distill-model")
-def distill_model(stage: StageRun) -> str:
-    """Distil a smaller model from the pre-trained one."""
-    return follow(stage)
-
-
-@stage_task("finetune-model")
-def finetune_model(stage: StageRun) -> str:
-    """Fine-tune the model on the task, once per seed."""
-    return follow(stage)
-
-
-@stage_task("evaluate-model")
-def evaluate_model(stage: StageRun) -> str:
-    """Evaluate the models and write the report."""
-    return follow(stage)
-
-
-# stage → its task
-TASKS = {
-    CORPUS.name: write_corpus,
-    VOCABULARY.name: learn_vocabulary,
-    RECORDS.name: write_records,
-    PRETRAINING.name: pretrain_model,
-    DISTILLATION.name: distill_model,
-    FINETUNING.name: finetune_model,
-    EVALUATION.name: evaluate_model,
-}
-
-
 def follow(stage: StageRun) -> str | State:
     """Run a stage in a task, with its lines in the run's log; return its folder, with state `Cached` if it existed."""
     log, folder = get_run_logger(), name_path(stage.folder)
@@ -192,6 +130,31 @@ def follow(stage: StageRun) -> str | State:
     run_stage(stage, progress.follow)
     progress.finish()
     return folder
+
+
+def stage_task(name: str, description: str, **options: Any) -> MaterializingTask:
+    """Return a task that makes one result, an asset whose lineage Prefect records."""
+    decorate = materialize(
+        name_asset(name, "none"), by="keras-bert-flow", name=name, description=description, **SHOWN, **options
+    )
+    return decorate(follow)
+
+
+def name_asset(stage: str, key: str) -> str:
+    """Return the asset key of a result, which depends on its content key rather than its location."""
+    return f"kbf://{stage}/{key}"
+
+
+# stage → its task
+TASKS = {
+    CORPUS.name: stage_task("write-corpus", "Write the built-in corpus and task.", **RETRIED),
+    VOCABULARY.name: stage_task("learn-vocabulary", "Learn a WordPiece vocabulary from the corpus.", **RETRIED),
+    RECORDS.name: stage_task("write-records", "Build masked pre-training records from the corpus.", **RETRIED),
+    PRETRAINING.name: stage_task("pretrain-model", "Pre-train the model on the records."),
+    DISTILLATION.name: stage_task("distill-model", "Distil a smaller model from the pre-trained one."),
+    FINETUNING.name: stage_task("finetune-model", "Fine-tune the model on the task, once per seed."),
+    EVALUATION.name: stage_task("evaluate-model", "Evaluate the models and write the report."),
+}
 
 
 @dataclass(frozen=True)
@@ -218,13 +181,15 @@ def run_task(stage: StageRun, results: list[TaskResult]) -> Path:
     Prefect draws an edge from each stage whose folder the command reads, or else from the previous stage.
     """
     log, step, started = get_run_logger(), TASKS[stage.name], time.monotonic()
-    doing = (step.description or "").partition("\n")[0].rstrip(".")
+    doing = (step.description or "").rstrip(".")
     how = IS_THERE if stage.is_finished() else f"running: {doing}"
     log.info("%s", stage.say(how))
     asset = Asset(
         key=name_asset(stage.name, stage.key), properties=AssetProperties(description=name_path(stage.folder))
     )
-    inputs = [done.state for done in results if stage.reads(done.stage.folder)]
+    inputs = [
+        done.state for done in results if any(Path(word).is_relative_to(done.stage.folder) for word in stage.words)
+    ]
     made = step.with_options(assets=[asset])
     state = made(stage, return_state=True, wait_for=inputs or [done.state for done in results[-1:]])
     folder = state.result()

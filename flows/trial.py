@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from flows.settling import local_runs, settle_config
+from flows.parameters import local_runs, settle_config
 from flows.stages import (
     MODEL,
     StageRun,
@@ -71,14 +71,21 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
         if trained < count or objective != "held_out_loss":
             return make(stage)
         field = f"held_out_{_find_main_loss(config)}"
-        return _make_followed(stage, lambda folder: _list_losses(folder, field), on_line, report)
+        return _make_followed(
+            stage,
+            lambda folder: ((line["step"], line[field]) for line in read_log(folder) if field in line),
+            on_line,
+            report,
+        )
 
     phases = make_pretrained(config, make_records(config, make), make_trained)
     if objective == "held_out_loss":
         return read_json_object(fetch(phases[-1]) / "metrics.json")[_find_main_loss(config)]
     stage = finetuning_stage(config, phases[-1] / MODEL)
     field = f"dev_{make_task(**config.task.arguments).main_metric}"
-    return _find_score(_make_followed(stage, lambda folder: _list_scores(config, folder, field), on_line, report))
+    folder = fetch(_make_followed(stage, lambda folder: _list_scores(config, folder, field), on_line, report))
+    scores = [read_json_object(path)["score"] for path in sorted(folder.glob("pretrained/seed-*/run.json"))]
+    return sum(scores) / len(scores)
 
 
 def _make(stage: StageRun, on_line: Callable[[str], None]) -> Path:
@@ -89,11 +96,6 @@ def _make(stage: StageRun, on_line: Callable[[str], None]) -> Path:
 def _find_main_loss(config: PipelineConfig) -> str:
     name = "mlm" if config.distillation is not None else config.phases[-1].records.objective
     return f"{find_objective(name).main_score}_loss"
-
-
-def _find_score(folder: Path) -> float:
-    scores = [read_json_object(path)["score"] for path in sorted(fetch(folder).glob("pretrained/seed-*/run.json"))]
-    return sum(scores) / len(scores)
 
 
 def _make_followed(
@@ -120,10 +122,6 @@ def _make_followed(
     run_stage(stage, on_line, follow)
     look(fetch(stage.folder))  # the last lines, or all if the folder existed
     return stage.folder
-
-
-def _list_losses(folder: Path, field: str) -> Iterator[tuple[int, float]]:
-    yield from ((line["step"], line[field]) for line in read_log(folder) if field in line)
 
 
 def _list_scores(config: PipelineConfig, folder: Path, field: str) -> Iterator[tuple[int, float]]:

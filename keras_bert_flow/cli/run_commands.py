@@ -183,7 +183,7 @@ def _run_matrix(config: Path, matrix: MatrixConfig, overrides: list[str], backen
 @contextmanager
 def _holding(settings: PipelineConfig) -> Iterator[Callable[[str], None]]:
     """Hold everything in the folder of results until the flow, whose lines are shown, holds what it needs."""
-    from flows.settling import local_runs, make_paths_absolute
+    from flows.parameters import local_runs, make_paths_absolute
 
     with holding_results(local_runs(make_paths_absolute(settings))) as lease:
 
@@ -196,8 +196,8 @@ def _holding(settings: PipelineConfig) -> Iterator[Callable[[str], None]]:
 
 
 def _show_plan(settings: PipelineConfig, task: Any) -> None:
+    from flows.parameters import make_paths_absolute
     from flows.plan import describe_plan
-    from flows.settling import make_paths_absolute
 
     with working("Reading the corpus and what is finished"):
         text = describe_plan(make_paths_absolute(settings), task)
@@ -208,8 +208,8 @@ def _say_finished(settings: PipelineConfig) -> None:
     """Say which stages are finished, where that is quickly known."""
     if not is_told():
         return
+    from flows.parameters import make_paths_absolute
     from flows.plan import describe_finished
-    from flows.settling import make_paths_absolute
 
     with suppress(OSError, ValueError):  # what is damaged is said, and made again, when its stage comes
         with working("Looking for what is finished"):

@@ -58,7 +58,7 @@ def tune(
     tuning, objective = _check(config, given, opening, space or (), trials)
     settings, _ = check_whole_run(config, given, backend, STAGES[objective])
     given.append(f"backend={settings.backend}")
-    from flows.settling import local_runs, make_paths_absolute
+    from flows.parameters import local_runs, make_paths_absolute
 
     with holding_results(local_runs(make_paths_absolute(settings))):
         best = _search(str(config), given, settings, tuning, objective)

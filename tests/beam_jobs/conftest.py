@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from beam_jobs.build_records import build_records
-from beam_jobs.exchange.choice import choose_exchange
+from beam_jobs.exchange import choose_exchange
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.results.manifest import COSTS
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary

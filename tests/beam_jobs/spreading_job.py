@@ -7,7 +7,7 @@ from pathlib import Path
 
 import apache_beam as beam
 
-from beam_jobs.exchange.files import FileExchange
+from beam_jobs.exchange import FileExchange
 from beam_jobs.reading import ReadCorpus, WriteResults, read_results
 from beam_jobs.running import run_pipeline
 from keras_bert_flow.config.text import CorpusConfig

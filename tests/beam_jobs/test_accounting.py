@@ -12,7 +12,7 @@ from apache_beam.testing.util import assert_that, equal_to
 from pyarrow import parquet
 
 from beam_jobs.build_vocabulary import build_vocabulary
-from beam_jobs.exchange.files import FileExchange
+from beam_jobs.exchange import FileExchange
 from beam_jobs.reading import REJECTED_FILE, ReadCorpus, ReadDocuments
 from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
 from keras_bert_flow.results.manifest import INFORMATIONAL, check_folder

@@ -1,17 +1,19 @@
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from beam_jobs.pairing import DOCUMENTS_A_POOL, HELD_OUT, TRAIN, PoolChoice
+from beam_jobs.instances import DOCUMENTS_A_POOL, CorpusSize, place_documents
 from keras_bert_flow.checks.diagnose import examine_records
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.records.example import decode_record
 from keras_bert_flow.records.tfrecord import TFRecordFile
 from keras_bert_flow.results.manifest import check_folder
+from keras_bert_flow.text.corpus.documents import ID_BYTES
 from keras_bert_flow.text.masking import MASK_SHARE
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import write_vocabulary
@@ -176,10 +178,11 @@ def test_whole_words_are_masked_where_asked(tmp_path):
 @pytest.mark.parametrize("held_out_fraction", [0.0, 0.02, 0.2, 0.9])
 def test_pools_hold_enough_documents_to_choose_from(held_out_fraction):
     total = 20_000
-    choose = PoolChoice(total, held_out_fraction, 1)
-    pools = [choose(str(number)) for number in range(total)]
-    sizes = {part: [pools.count(pool) for pool in set(pools) if pool[0] == part] for part in (TRAIN, HELD_OUT)}
-    assert abs(sum(sizes[HELD_OUT]) - total * held_out_fraction) < 4 * np.sqrt(total * 0.25)
+    documents = [number.to_bytes(ID_BYTES, "big") for number in range(total)]
+    placed = place_documents(documents, CorpusSize(total, 0, 0), held_out_fraction, 1)
+    pools = Counter(item[:-ID_BYTES] for _, items in placed for item in items)  # the first byte is 1 where held out
+    sizes = {part: [count for pool, count in pools.items() if pool[0] == part] for part in (0, 1)}
+    assert abs(sum(sizes[1]) - total * held_out_fraction) < 4 * np.sqrt(total * 0.25)
     for part in filter(sizes.get, sizes):
         assert 0.9 * DOCUMENTS_A_POOL < np.mean(sizes[part]) < 2 * DOCUMENTS_A_POOL
         assert min(sizes[part]) > DOCUMENTS_A_POOL / 2  # four standard deviations of a Poisson number

@@ -9,12 +9,10 @@ import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 from apache_beam.testing.util import assert_that, equal_to
 
+from beam_jobs import exchange as exchanges
 from beam_jobs.build_vocabulary import build_vocabulary
-from beam_jobs.exchange import engine, files
-from beam_jobs.exchange.choice import choose_exchange
-from beam_jobs.exchange.engine import DivideItems, EngineExchange, UseGroup
-from beam_jobs.exchange.exchange import Packer
-from beam_jobs.exchange.files import FileExchange
+from beam_jobs.exchange import DivideItems, EngineExchange, FileExchange, UseGroup, choose_exchange
+from beam_jobs.sorted_runs import Packer
 from keras_bert_flow.config.text import VocabularyConfig
 from tests.beam_jobs.conftest import build, make_pairs, read_folder
 
@@ -27,13 +25,13 @@ def start_pipeline(options):
 
 
 @pytest.mark.first_form
-@pytest.mark.parametrize("most_runs", [pytest.param(files.MOST_RUNS, marks=pytest.mark.slow), 2])
+@pytest.mark.parametrize("most_runs", [pytest.param(exchanges.MOST_RUNS, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize(
     "options", [pytest.param([], marks=pytest.mark.slow, id="once"), pytest.param(REPLAYED, id="replayed")]
 )
 def test_sorting_gives_every_item_of_a_bucket_in_order(options, most_runs, exchange, monkeypatch):
-    monkeypatch.setattr(files, "RUN_BYTES", 10_000)
-    monkeypatch.setattr(files, "MOST_RUNS", most_runs)
+    monkeypatch.setattr(exchanges, "RUN_BYTES", 10_000)
+    monkeypatch.setattr(exchanges, "MOST_RUNS", most_runs)
     expected = defaultdict(list)
     for bucket, items in make_pairs():
         expected[bucket] += items
@@ -74,7 +72,7 @@ def test_every_bucket_is_used_even_without_an_item(exchange):
 @pytest.mark.parametrize("options", [[], REPLAYED], ids=["once", "replayed"])
 @pytest.mark.parametrize("chunk_bytes", [1, 500, 10**9])
 def test_spreading_gives_every_item_once(options, chunk_bytes, exchange, monkeypatch):
-    monkeypatch.setattr(files, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(exchanges, "CHUNK_BYTES", chunk_bytes)
     items = [(number, "é" * number) for number in range(100)]
     with start_pipeline(options) as pipeline:
         assert_that(pipeline | beam.Create(items) | exchange.spread("chunks"), equal_to(items))
@@ -113,7 +111,7 @@ def test_engine_is_handed_few_elements_and_few_bytes():
 
 
 def test_engine_is_handed_a_batch_once_it_is_full(monkeypatch):
-    monkeypatch.setattr(engine, "BATCH_BYTES", 5_000)
+    monkeypatch.setattr(exchanges, "BATCH_BYTES", 5_000)
     step = DivideItems(lambda bucket, item: b"")
     step.setup()
     step.start_bundle()
@@ -131,8 +129,8 @@ def test_records_have_the_same_bytes_from_the_engine(
     options, objective, corpus, vocabulary_file, tmp_path, monkeypatch
 ):
     expected = read_folder(build(corpus, vocabulary_file, tmp_path / "files", objective=objective))
-    monkeypatch.setattr("beam_jobs.pairing.PART_BYTES", 20_000)  # several parts a shard
-    monkeypatch.delattr("beam_jobs.exchange.files.write_run")
+    monkeypatch.setattr("beam_jobs.build_records.PART_BYTES", 20_000)  # several parts a shard
+    monkeypatch.delattr("beam_jobs.exchange.write_run")
     found = build(corpus, vocabulary_file, tmp_path / "engine", objective=objective, options=[*ENGINE, *options])
     assert read_folder(found) == expected
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.pairing import ShardPlan, join_parts, write_part
+from beam_jobs.build_records import ShardPlan, join_parts, write_part
 from beam_jobs.running import job_folder
 from keras_bert_flow.results.artifacts import publishing
 from keras_bert_flow.results.manifest import check_folder

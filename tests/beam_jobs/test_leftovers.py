@@ -6,12 +6,13 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from beam_jobs import running
-from beam_jobs.running import QUIET_SECONDS, new_job_folder, remove_leftovers
+from beam_jobs.running import QUIET_SECONDS, remove_leftovers
 from keras_bert_flow.results.artifacts import publishing
 from tests.beam_jobs.conftest import build, names_in, read_folder
 from tests.beam_jobs.portable import run_job
@@ -24,8 +25,8 @@ def make_leftover(parent, name="killed", age_seconds=2 * QUIET_SECONDS):
     """Make what a killed job leaves, with everything in it so old, and return its work folder."""
     work = parent / f".{name}.work"
     work.mkdir(parents=True)
-    folder = new_job_folder(work)
-    (folder / "records").mkdir()
+    folder = work / f".{uuid.uuid4().hex}"
+    (folder / "records").mkdir(parents=True)
     (folder / "records" / "run").write_bytes(b"a")
     written_at = time.time() - age_seconds
     for path in (folder / "records" / "run", folder / "records", folder):
@@ -60,7 +61,8 @@ def test_leftovers_of_no_job_stay(tmp_path):
 def test_leftovers_of_a_job_that_holds_its_lock_stay(tmp_path):
     make_leftover(tmp_path, "other")
     with publishing(tmp_path / "slow") as work:
-        folder = new_job_folder(work)
+        folder = work / f".{uuid.uuid4().hex}"
+        folder.mkdir()
         (folder / "run").touch()
         for path in (folder / "run", folder):
             os.utime(path, (0, 0))

@@ -122,7 +122,7 @@ def test_much_rejected_text_is_refused_before_the_rest_is_used(stage, vocabulary
     def use(*arguments):
         raise AssertionError("a document was used")
 
-    monkeypatch.setattr("beam_jobs.tokenizing.TokenizeDocuments.process", use)
+    monkeypatch.setattr("beam_jobs.instances.TokenizeDocuments.process", use)
     monkeypatch.setattr("beam_jobs.build_vocabulary.CountInBundles.process", use)
     corpus = CorpusConfig(input=(str(write_both(tmp_path, "Latin-1")[0].parent),))
     with pytest.raises(ValueError, match="At most 1 %"):

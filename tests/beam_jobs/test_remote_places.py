@@ -88,7 +88,7 @@ def entries_below(address):
 @pytest.mark.parametrize("exchange", ["files", pytest.param("engine", marks=pytest.mark.slow)])
 @pytest.mark.first_form
 def test_records_have_the_bytes_of_a_disk(exchange, output, built, corpus, vocabulary_file, monkeypatch):
-    monkeypatch.setattr("beam_jobs.pairing.PART_BYTES", 20_000)  # several parts a shard, from the engine
+    monkeypatch.setattr("beam_jobs.build_records.PART_BYTES", 20_000)  # several parts a shard, from the engine
     options = [f"--exchange={exchange}", "--direct_runner_bundle_repeat=1"]
     assert build(corpus, vocabulary_file, output, options=options) == output
     assert below(output) == read_folder(built)

@@ -8,13 +8,9 @@ import numpy as np
 import pytest
 from apache_beam.options.pipeline_options import PipelineOptions
 
-from beam_jobs.exchange.choice import choose_exchange
-from beam_jobs.pairing import (
-    HELD_OUT,
-    TRAIN,
+from beam_jobs.build_records import (
     ShardPlan,
     WriteShards,
-    choose_shards,
     deal_records,
     find_part,
     join_parts,
@@ -22,7 +18,8 @@ from beam_jobs.pairing import (
     plan_shards,
     write_part,
 )
-from beam_jobs.tokenizing import CorpusSize
+from beam_jobs.exchange import choose_exchange
+from beam_jobs.instances import HELD_OUT, TRAIN, CorpusSize
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.records.example import encode_records
 from keras_bert_flow.records.tfrecord import TFRecordFile, frame_record
@@ -133,15 +130,15 @@ def test_every_shard_is_written_even_without_records(records, exchange, tmp_path
 
 
 def test_shards_are_chosen_by_the_text_and_stay_small():
-    assert choose_shards(CorpusSize(10, 1000, 0), RecordsConfig(), 30522) == 4
-    assert choose_shards(CorpusSize(10, 10**12, 10**12), RecordsConfig(shards=3), 30522) == 3
+    assert plan_shards(CorpusSize(10, 1000, 0), RecordsConfig(), 30522).shards == 4
+    assert plan_shards(CorpusSize(10, 10**12, 10**12), RecordsConfig(shards=3), 30522).shards == 3
     for length, predictions in ((128, 20), (512, 76)):
         config = RecordsConfig(sequence_length=length, max_predictions=predictions)
         estimate = find_objective(config.objective).estimate_instances(length, config.short_fraction)
         documents = 10**6  # of 100 sentences, 10 GB of English text together
         size = CorpusSize(documents, 10**10, documents * estimate(100, 2400))
-        shards = choose_shards(size, config, 30522)
-        doubled = choose_shards(size._replace(instances=2 * size.instances), config, 30522)
+        shards = plan_shards(size, config, 30522).shards
+        doubled = plan_shards(size._replace(instances=2 * size.instances), config, 30522).shards
         assert 2 * shards - 1 <= doubled <= 2 * shards
         tokens = 2400 * documents * config.duplication  # benchmarks/padding.py: 93 % of the places filled
         record_bytes = 4 * length + 7 * predictions + 150
@@ -167,7 +164,7 @@ def test_no_record_is_larger_than_the_size_that_shards_are_chosen_by(length, pre
 @pytest.mark.parametrize("objective", ["mlm_nsp", "mlm"])
 @pytest.mark.first_form
 def test_no_shard_of_short_documents_is_too_large(objective, vocabulary_file, tmp_path, monkeypatch):
-    monkeypatch.setattr("beam_jobs.pairing.SHARD_BYTES", 80_000)
+    monkeypatch.setattr("beam_jobs.build_records.SHARD_BYTES", 80_000)
     sentences = [sentence for document in make_documents() for sentence in document]
     corpus = make_corpus(tmp_path / "a.txt", as_text([[sentence] for sentence in sentences]))
     settings = {"objective": objective, "sequence_length": 64, "duplication": 3, "held_out_fraction": 0}

@@ -108,7 +108,7 @@ def test_no_key_is_made_of_the_word(tmp_path):
 
 
 def test_flows_and_commands_resolve_it_first(tmp_path, monkeypatch):
-    from flows.settling import settle_config, write_config
+    from flows.parameters import settle_config, write_config
     from keras_bert_flow.cli.options import choose_backend
 
     monkeypatch.setattr(pipeline, "choose_precision", lambda backend: "mixed_bfloat16")

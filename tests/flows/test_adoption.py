@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from flows.parameters import settle_config
 from flows.plan import describe_finished, describe_plan, plan_stages
-from flows.settling import settle_config
 from flows.stages import StageRun, make_all, run_stage
 from keras_bert_flow.checks.importing import import_records
 from keras_bert_flow.cli import app

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from prefect.client.schemas.objects import StateType
 
-from flows import waiting
-from flows.waiting import _find_end
+from flows import deployments
+from flows.deployments import _find_end
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_run_has_ended_as_its_process_has(zombie, gone):
 
 
 def test_run_whose_process_may_be_there_is_left_alone(monkeypatch):
-    monkeypatch.setattr(waiting, "GONE_SECONDS", 0.2)  # the process of this test does not end
+    monkeypatch.setattr(deployments, "GONE_SECONDS", 0.2)  # the process of this test does not end
     assert find_end(StateType.RUNNING, str(os.getpid())) is None
     assert find_end(StateType.RUNNING, None) is None
 

@@ -14,8 +14,8 @@ from prefect import Flow
 from prefect.utilities.importtools import import_object
 
 from flows.child import start_child, stop_child
+from flows.parameters import settle_config, write_config
 from flows.server import WATCHED_LOGS, running_server
-from flows.settling import settle_config, write_config
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS
 

@@ -11,8 +11,8 @@ import pytest
 
 from flows import local, plan, stages
 from flows.local import run_locally
+from flows.parameters import settle_config
 from flows.plan import holding_plan
-from flows.settling import settle_config
 from flows.stages import StageError, find_all, make_all, run_stage
 from keras_bert_flow.cli.run_commands import run
 from keras_bert_flow.results.choosing import choose

@@ -8,7 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 from prefect.states import Completed
 
-from flows import report
+from flows import pipeline
 from flows.server import RUN_LOGGERS
 from flows.stages import StageRun
 from flows.tasks import TaskResult  # whose import has the logs of runs escaped
@@ -65,16 +65,18 @@ def test_error_of_the_user_is_a_line_without_a_traceback(error, level, is_shown,
 def test_paths_in_artifacts_are_text(tmp_path, monkeypatch):
     """Prefect's UI renders the cells of tables, descriptions and documents as Markdown."""
     shown = []
-    monkeypatch.setattr(report, "create_markdown_artifact", lambda text, **given: shown.extend([text, *given.values()]))
-    monkeypatch.setattr(report, "create_table_artifact", lambda table, **_: shown.extend(map(str, table[0].values())))
+    monkeypatch.setattr(
+        pipeline, "create_markdown_artifact", lambda text, **given: shown.extend([text, *given.values()])
+    )
+    monkeypatch.setattr(pipeline, "create_table_artifact", lambda table, **_: shown.extend(map(str, table[0].values())))
     for name in HOSTILE:
         folder = tmp_path / name.replace("/", "")
         folder.mkdir()
-        (folder / report.RESULTS).write_text("| model |\n|---|\n| ours |\n")
-        (folder / report.REPORT).write_text("<p>No drawing.</p>")
-        report.show_report(folder)
+        (folder / pipeline.RESULTS).write_text("| model |\n|---|\n| ours |\n")
+        (folder / pipeline.REPORT).write_text("<p>No drawing.</p>")
+        pipeline.show_report(folder)
         stage = StageRun("evaluation", "0", folder, ())
-        report.show_stages([TaskResult(stage, Completed(), 0.0)])
+        pipeline.show_stages([TaskResult(stage, Completed(), 0.0)])
     parser = MarkdownIt("commonmark").enable("table")
     for text in shown:
         inline = [child.type for token in parser.parse(text) for child in token.children or ()]

@@ -13,7 +13,7 @@ from prefect.utilities.callables import parameter_schema
 from flows import stages
 from flows.pipeline import bert_pipeline, evaluate, finetune, preprocess, pretrain
 from flows.stages import StageError
-from flows.tasks import may_pass_next_time, write_records
+from flows.tasks import TASKS, may_pass_next_time
 from keras_bert_flow.config.loading import load_config
 from tests.oracles.tiny_model import HIDDEN, write_tiny_model
 from tests.patience import wait_until
@@ -204,7 +204,7 @@ def test_user_error_is_the_state_message_and_is_not_tried_again(runs: Path, monk
     ("error", "again"), [(StageError("killed"), True), (OSError("full"), True), (ValueError(), False)]
 )
 def test_only_what_may_pass_is_tried_again(error: Exception, again: bool):
-    assert may_pass_next_time(write_records, None, Failed(data=error)) is again
+    assert may_pass_next_time(TASKS["records"], None, Failed(data=error)) is again
 
 
 def test_wrong_setting_is_the_state_message(runs: Path):

@@ -17,8 +17,8 @@ from pyarrow import parquet
 
 from beam_jobs.build_records import build_records
 from beam_jobs.build_vocabulary import build_vocabulary
+from flows.parameters import settle_config
 from flows.plan import describe_plan, plan_stages
-from flows.settling import settle_config
 from flows.stages import records_stage, vocabulary_stage
 from keras_bert_flow.checks.estimates import (
     SAMPLE_BYTES,

@@ -9,8 +9,9 @@ from urllib.parse import quote
 
 import pytest
 
-from flows.report_pages import REPORT, serving_reports
 from flows.server import find_free_port
+from flows.serving import serving_reports
+from flows.stages import REPORT
 from tests.patience import PATIENCE_SECONDS
 
 

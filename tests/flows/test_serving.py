@@ -24,12 +24,12 @@ import pytest
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from flows import waiting
+from flows import deployments
 from flows.child import start_child
+from flows.deployments import DEAD_RUNS, end_silent_runs
 from flows.server import check_port, find_free_port
 from flows.serving import PASSWORD_FILE, Kept
 from flows.stages import StageError
-from flows.waiting import DEAD_RUNS, end_silent_runs
 from keras_bert_flow.results.manifest import read_costs
 from tests.browsers import chromium
 from tests.flows.conftest import ROOT
@@ -271,7 +271,7 @@ def end_silent_runs_soon(served: Served, monkeypatch: pytest.MonkeyPatch) -> Non
     """Have silent runs marked after 90 s, not 9 minutes."""
     for automation in served.client.read_automations_by_name(DEAD_RUNS):
         served.client.delete_automation(automation.id)
-    monkeypatch.setattr(waiting, "DEAD_AFTER", timedelta(seconds=3 * HEARTBEAT_SECONDS))
+    monkeypatch.setattr(deployments, "DEAD_AFTER", timedelta(seconds=3 * HEARTBEAT_SECONDS))
     end_silent_runs(served.client)
 
 

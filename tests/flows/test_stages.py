@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows import stages
-from flows.settling import settle_config, write_config
+from flows.parameters import settle_config, write_config
 from flows.stages import (
     StageError,
     StageRun,

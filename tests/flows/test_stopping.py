@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from flows.parameters import settle_config
 from flows.pipeline import pretrain
-from flows.settling import settle_config
 from flows.stages import StageRun, pretraining_stage, run_stage
 from keras_bert_flow.console.interrupts import CHECKPOINTED
 from tests.flows.conftest import ROOT

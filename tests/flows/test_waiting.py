@@ -10,9 +10,9 @@ from prefect.client.schemas.actions import WorkPoolCreate
 from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 from prefect.states import Completed, Pending, Running
 
-from flows import waiting
+from flows import deployments
+from flows.deployments import Queue
 from flows.pipeline import bert_pipeline
-from flows.waiting import Queue
 
 POOL, URL = "queued", "http://127.0.0.1:4200"
 
@@ -31,7 +31,7 @@ def lines_of(client: SyncPrefectClient, run: UUID) -> list[str]:
 
 @pytest.mark.slow
 def test_waiting_run_names_the_runs_that_it_waits_for(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(waiting, "LOOK_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(deployments, "LOOK_EVERY_SECONDS", 0.0)
     client.create_work_pool(WorkPoolCreate(name=POOL, type="process", concurrency_limit=2))
     flow = client.create_flow_from_name(bert_pipeline.name)
     deployment = client.create_deployment(

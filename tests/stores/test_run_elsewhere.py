@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from flows import stages
+from flows.parameters import settle_config
 from flows.plan import describe_plan
-from flows.settling import settle_config
 from flows.stages import MODEL, find_finetuned, find_pretrained, find_records, finetuning_stage, make_all, run_stage
 from keras_bert_flow.results.stages.keys import folder_digest
 from keras_bert_flow.stores.fetching import FETCHED, cache_root, fetch, fetch_manifest, stop_downloads

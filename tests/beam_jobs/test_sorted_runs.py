@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from beam_jobs.exchange import files
-from beam_jobs.exchange import files as sorted_files
-from beam_jobs.exchange.files import WriteChunks, WriteRuns, join_group, merge_runs, name_joined_run
+from beam_jobs import exchange, sorted_runs
+from beam_jobs.exchange import WriteChunks, WriteRuns, join_group, name_joined_run
+from beam_jobs.sorted_runs import merge_runs
 from tests.beam_jobs.conftest import build, make_pairs, names_in
 
 
@@ -25,8 +25,8 @@ def write_runs(folder, pairs):
 @pytest.mark.parametrize("run_bytes", [1, 10_000, 10**9])
 @pytest.mark.parametrize("block_bytes", [1, 100, 10**9])
 def test_sorted_files_give_every_item_in_order(run_bytes, block_bytes, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "RUN_BYTES", run_bytes)
-    monkeypatch.setattr(sorted_files, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(exchange, "RUN_BYTES", run_bytes)
+    monkeypatch.setattr(sorted_runs, "BLOCK_BYTES", block_bytes)
     pairs = make_pairs()
     paths = write_runs(tmp_path, pairs)
     assert len(paths) == {1: len(pairs), 10**9: 1}.get(run_bytes, len(paths)) and len(paths) == len(set(paths))
@@ -36,8 +36,8 @@ def test_sorted_files_give_every_item_in_order(run_bytes, block_bytes, tmp_path,
 
 
 def test_many_runs_are_merged_into_fewer_with_every_item(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "RUN_BYTES", 10_000)
-    monkeypatch.setattr(files, "MOST_RUNS", 8)
+    monkeypatch.setattr(exchange, "RUN_BYTES", 10_000)
+    monkeypatch.setattr(exchange, "MOST_RUNS", 8)
     pairs = make_pairs()
     paths = write_runs(tmp_path, pairs)
     groups = {}
@@ -52,7 +52,7 @@ def test_many_runs_are_merged_into_fewer_with_every_item(tmp_path, monkeypatch):
 
 
 def test_merging_holds_a_part_of_a_bucket(tmp_path, monkeypatch):
-    monkeypatch.setattr(sorted_files, "_READ_BYTES", 500_000)
+    monkeypatch.setattr(sorted_runs, "_READ_BYTES", 500_000)
     rng = random.Random(0)
     paths = [
         path for _ in range(10) for path in write_runs(tmp_path, [(0, [rng.randbytes(1000)]) for _ in range(1000)])
@@ -65,36 +65,36 @@ def test_merging_holds_a_part_of_a_bucket(tmp_path, monkeypatch):
         tracemalloc.stop()
     assert items == 10_000
     # Two blocks of each run, as they are unpacked and as items.
-    assert peak < 500_000 + 10 * 4 * sorted_files.BLOCK_BYTES
+    assert peak < 500_000 + 10 * 4 * sorted_runs.BLOCK_BYTES
 
 
 def test_merging_takes_a_block_of_each_run_at_a_time(tmp_path):
     rng = random.Random(0)
     pairs = [(0, [rng.randbytes(1000) for _ in range(300)]) for _ in range(40)]
     paths = [path for pair in pairs for path in write_runs(tmp_path, [pair])]
-    lists = list(chain.from_iterable(sorted_files._merge_buckets(range(1), paths)))
+    lists = list(chain.from_iterable(sorted_runs._merge_buckets(range(1), paths)))
     assert sum(map(len, lists)) == 12_000
-    blocks_per_run = 300_000 / sorted_files.BLOCK_BYTES
+    blocks_per_run = 300_000 / sorted_runs.BLOCK_BYTES
     assert len(lists) < 3 * blocks_per_run  # 40 times as many if each block were waited for
 
 
 def test_few_large_pieces_of_a_run_are_read(tmp_path, monkeypatch):
     rng = random.Random(0)
     (path,) = write_runs(tmp_path, [(0, [rng.randbytes(1000) for _ in range(3000)])])
-    lengths, read = [], sorted_files.read_from
-    monkeypatch.setattr(sorted_files, "read_from", lambda *place: lengths.append(place[2]) or read(*place))
+    lengths, read = [], sorted_runs.read_from
+    monkeypatch.setattr(sorted_runs, "read_from", lambda *place: lengths.append(place[2]) or read(*place))
     assert sum(1 for _ in merge_runs(0, [path])) == 3000
     assert max(lengths) <= 500_000 and len([length for length in lengths if length > 10_000]) == 7
 
 
 def test_runs_of_many_buckets_are_joined_in_few_reads(tmp_path, monkeypatch):
-    monkeypatch.setattr(sorted_files, "_BUCKETS_AT_ONCE", 100)
+    monkeypatch.setattr(sorted_runs, "_BUCKETS_AT_ONCE", 100)
     rng = random.Random(0)
     pairs = [(bucket, [rng.randbytes(100)]) for bucket in range(0, 250, 2)]
     paths = [path for _ in range(3) for path in write_runs(tmp_path, pairs)]
-    opened, open_again = [], sorted_files.open_again
-    monkeypatch.setattr(sorted_files, "open_again", lambda path: opened.append(path) or open_again(path))
-    joined = sorted_files.join_runs(str(tmp_path), [*paths, *write_runs(tmp_path, [(300, [b"last"])])])
+    opened, open_again = [], sorted_runs.open_again
+    monkeypatch.setattr(sorted_runs, "open_again", lambda path: opened.append(path) or open_again(path))
+    joined = sorted_runs.join_runs(str(tmp_path), [*paths, *write_runs(tmp_path, [(300, [b"last"])])])
     # Of each run the number of its buckets, its index for each 100 of 301 buckets, and their blocks, where it has some.
     assert len(opened) == 3 * (1 + 4 + 3) + (1 + 4 + 1)
     assert [list(merge_runs(bucket, [joined])) for bucket in range(301)] == [
