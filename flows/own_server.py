@@ -111,7 +111,7 @@ class OwnPagesOnly:
                 return await _answer(send, 200, _PAGE, "text/html; charset=utf-8", policy=_POLICY)
             parts = scope["path"].split("/")
             writes = scope["method"] in ("POST", "PUT", "PATCH") and parts[1:2] == ["api"]
-            if self._folder is not None and writes and parts[2] not in _NOT_COMMANDS:
+            if self._folder is not None and writes and not set(parts[2:3]) & {*_NOT_COMMANDS}:
                 body = await _read_body(receive)
                 if body is None:
                     return await _refuse(scope, send, 413, f"A body must have at most {MAX_BODY_BYTES:,} bytes.")

@@ -139,7 +139,8 @@ def test_evaluation_sends_sums_alone():
 def test_more_chips_hold_less_each():
     few, many = (compile_elsewhere(f"v5e-{chips}", "pretraining", 32 * 7) for chips in (8, 32))
     assert many["host"] == many["whole_batches"] == []
-    assert many["state_bytes"] == few["state_bytes"] and many["temporary_bytes"] < 0.5 * few["temporary_bytes"]
+    assert 0.9 * few["state_bytes"] < many["state_bytes"] < few["state_bytes"]  # the same weights, and less of a batch
+    assert many["temporary_bytes"] < 0.5 * few["temporary_bytes"]
 
 
 @pytest.mark.slow

@@ -75,6 +75,10 @@ def test_body_reaches_the_server_as_it_was_sent():
     assert headers[b"x-frame-options"] == b"DENY"
 
 
+def test_path_of_the_interface_alone_is_answered():
+    assert [ask([("host", OWN)], path)[0] for path in ("/api", "/api/")] == [200, 200]
+
+
 LATER = {"state": {"state_details": {"scheduled_time": "2999-01-01T00:00:00Z"}}}
 
 
