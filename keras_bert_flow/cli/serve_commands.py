@@ -120,7 +120,7 @@ def _choose_paths(model: Path, only: str | None) -> tuple[str, ...]:
     Raises:
         ValueError: it cannot be asked at the one that is given.
     """
-    from keras_bert_flow.export.kinds import EMBEDDING, find_kind
+    from keras_bert_flow.export.request import EMBEDDING, find_kind
     from keras_bert_flow.prediction.exported_model import read_kind
     from keras_bert_flow.prediction.load import has_task
 

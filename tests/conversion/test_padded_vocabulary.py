@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
-from keras_bert_flow.export.kinds import MASKED_LM
+from keras_bert_flow.export.request import MASKED_LM
 from keras_bert_flow.export.served_model import load_served
 from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.prediction.mask_filler import MaskFiller
