@@ -14,7 +14,6 @@ import numpy as np
 from keras_bert_flow.files.documents import read_json
 from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates, hold
 from keras_bert_flow.files.paths import check_local
-from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.lines import (
     INDEX,
     REMEDY,
@@ -26,6 +25,7 @@ from keras_bert_flow.prediction.lines import (
     read_until_mistake,
     refuse_parquet,
 )
+from keras_bert_flow.prediction.predictors import Embedder
 from keras_bert_flow.results.artifacts import KEY_LENGTH, canonical_json, file_digest, publishing
 from keras_bert_flow.results.manifest import write_manifest
 from keras_bert_flow.tasks.formats.rows import read_byte_lines
@@ -86,7 +86,9 @@ def _search_block(queries: np.ndarray, vectors: np.ndarray, top: int) -> Sequenc
                 least = max(least, np.partition(cosines, -top)[-top])
             rows = np.flatnonzero(cosines >= least - slack)
             exact = _measure(queries[number], part[rows])
-            best[number] = _keep_best(np.append(places, rows + start), np.append(known, exact), top)
+            places, known = np.append(places, rows + start), np.append(known, exact)
+            order = np.lexsort((places, -known))[:top]
+            best[number] = places[order], known[order]
     return best
 
 
@@ -95,11 +97,6 @@ def _measure(query: np.ndarray, rows: np.ndarray) -> np.ndarray:
     query, rows = query.astype(np.float64), rows.astype(np.float64)
     lengths = np.sqrt((rows * rows).sum(axis=1) * (query * query).sum())
     return (rows * query).sum(axis=1) / np.where(lengths == 0, 1, lengths)
-
-
-def _keep_best(places: np.ndarray, cosines: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-    order = np.lexsort((places, -cosines))[:top]
-    return places[order], cosines[order]
 
 
 # Vectors of the lines of a file, in memory or in an index folder that is built once.
@@ -221,18 +218,13 @@ def open_index(folder: Path, path: Path, facts: Mapping[str, Any], hidden_dim: i
         raise ValueError(
             f"An index must be of these lines and this model. Received: {folder}, of {' and '.join(changed)}. {REMEDY}"
         )
-    if not is_whole or not _are_places(lines[:, 1], path.stat().st_size) or not _are_finite(vectors):
+    if is_whole:
+        offsets, starts = lines[:, 1], range(0, len(vectors), LINES_AT_ONCE)
+        is_whole = bool((np.diff(offsets) > 0).all()) and offsets[0] >= 0 and offsets[-1] < path.stat().st_size
+        is_whole = is_whole and all(np.isfinite(vectors[start : start + LINES_AT_ONCE]).all() for start in starts)
+    if not is_whole:
         raise no_index(folder)
     return LineVectors(path, lines, vectors)
-
-
-def _are_places(offsets: np.ndarray, file_bytes: int) -> bool:
-    return bool((np.diff(offsets) > 0).all()) and offsets[0] >= 0 and offsets[-1] < file_bytes
-
-
-def _are_finite(vectors: np.ndarray) -> bool:
-    starts = range(0, len(vectors), LINES_AT_ONCE)
-    return all(np.isfinite(vectors[start : start + LINES_AT_ONCE]).all() for start in starts)
 
 
 def _find_lines(path: Path) -> np.ndarray:

@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.prediction.exported_model import ExportedModel, is_exported
+from keras_bert_flow.prediction.load import ExportedModel, is_exported
 from keras_bert_flow.serving.application import Limits
 
 # path → what the model is asked as there

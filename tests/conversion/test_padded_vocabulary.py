@@ -14,7 +14,7 @@ from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.export.request import MASKED_LM
 from keras_bert_flow.export.served_model import load_served
 from keras_bert_flow.layers.masks import MASKED_SCORE
-from keras_bert_flow.prediction.mask_filler import MaskFiller
+from keras_bert_flow.prediction.masked_lm import MaskFiller
 from tests.oracles.tiny_model import check_directory
 
 torch = pytest.importorskip("torch", reason="the reference needs torch")
