@@ -154,13 +154,15 @@ def _start_tensorflow(config, settings: DistributionConfig, shape: EncoderShape)
 
 
 def _start_torch(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:
-    from keras_bert_flow.distribution import torch_cluster as cluster
+    import torch
 
-    processes = cluster.count_processes()
+    from keras_bert_flow.distribution.torch_cluster import TorchCluster
+
+    processes = int(os.environ.get("WORLD_SIZE", 1))  # started by `torchrun`; 1 without it
     _check_single(settings, processes)
     check_torch_processes(settings.kind, settings.devices, processes)
     if processes == 1:
-        devices = cluster.count_devices()
+        devices = torch.cuda.device_count()
         if settings.kind == AUTO and devices > 1:
             _logger.warning("One of %d devices is used; `torchrun --nproc-per-node %d` takes all.", devices, devices)
         return SINGLE
@@ -172,7 +174,7 @@ def _start_torch(config, settings: DistributionConfig, shape: EncoderShape) -> C
         )
     check_count(settings.devices, processes, processes)
     check_batches(config, processes)
-    return cluster.TorchCluster(config.pretraining.accumulate_batches)
+    return TorchCluster(config.pretraining.accumulate_batches)
 
 
 def _take_one(settings: DistributionConfig) -> Cluster:
@@ -185,12 +187,9 @@ def _take_one(settings: DistributionConfig) -> Cluster:
 
 def _check_single(settings: DistributionConfig, processes: int) -> None:
     if settings.kind == SINGLE_DEVICE and processes > 1:
+        names = ("WORLD_SIZE", "TF_CONFIG", "KERAS_DISTRIBUTION_NUM_PROCESSES")
+        given = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
         raise ValueError(
-            f"`distribution.kind: single` is for one process. Received: {processes}, by {_describe_environment()}. "
+            f"`distribution.kind: single` is for one process. Received: {processes}, by {given or 'the environment'}. "
             "Start one, or choose data_parallel."
         )
-
-
-def _describe_environment() -> str:
-    names = ("WORLD_SIZE", "TF_CONFIG", "KERAS_DISTRIBUTION_NUM_PROCESSES")
-    return ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "the environment"

@@ -22,16 +22,6 @@ from keras_bert_flow.models.defaults import token_loss
 _LOSS = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed? ?out", re.IGNORECASE)
 
 
-def count_processes() -> int:
-    """Return the number of processes started by `torchrun`; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", 1))
-
-
-def count_devices() -> int:
-    """Return the number of accelerators of this machine; 1 if there is only the CPU."""
-    return torch.cuda.device_count() or 1
-
-
 class TorchCluster(Cluster):
     """The processes of `torchrun`, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 
