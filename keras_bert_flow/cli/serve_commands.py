@@ -77,7 +77,7 @@ def serve_model(
     check_installed(("fastapi", "uvicorn", "prometheus_client"))
     from keras_bert_flow.export.request import check_export
     from keras_bert_flow.export.request import choose_backend as choose_exporter
-    from keras_bert_flow.serving.application import Limits
+    from keras_bert_flow.serving.requests import Limits
     from keras_bert_flow.serving.server import ASKED_AS, bind, check_place, load_asked
     from keras_bert_flow.serving.server import serve_model as serve_here
 
