@@ -6,6 +6,7 @@ import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -184,12 +185,9 @@ def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:
 
 
 def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: Embedder, follow: Callable) -> None:
-    def allocate(shape: tuple[int, int], dtype: type) -> np.memmap:
-        return np.lib.format.open_memmap(folder / VECTORS, "w+", dtype, shape)
-
     lines = _find_lines(path)
     np.save(folder / LINES, lines)
-    _embed(path, lines, embedder, allocate, follow).flush()
+    _embed(path, lines, embedder, partial(np.lib.format.open_memmap, folder / VECTORS, "w+"), follow).flush()
     (folder / INDEX).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     key = hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:KEY_LENGTH]
     counters = {"lines": len(lines)} | embedder.cut_texts.counters
@@ -243,7 +241,7 @@ def _find_lines(path: Path) -> np.ndarray:
 def _embed(
     path: Path, lines: np.ndarray, embedder: Embedder, allocate: Callable[..., _Vectors], follow: Callable
 ) -> _Vectors:
-    vectors = allocate((len(lines), embedder.hidden_dim), np.float32)
+    vectors = allocate(shape=(len(lines), embedder.hidden_dim), dtype=np.float32)
     with path.open("rb") as file:
         for start in range(0, len(lines), LINES_AT_ONCE):
             texts = [_read_line(file, offset) for offset in lines[start : start + LINES_AT_ONCE, 1].tolist()]

@@ -10,7 +10,7 @@ import json
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -80,18 +80,14 @@ def check_place(host: str, token: str | None) -> None:
             f"A token must be at least {LEAST_TOKEN} printable ASCII characters. Received: one of {len(token)}. "
             "`openssl rand -hex 16` makes one."
         )
-    if token is None and not _is_loopback(host):
+    is_local = host == "localhost"
+    with suppress(ValueError):  # a name
+        is_local = is_local or ip_address(host).is_loopback
+    if token is None and not is_local:
         raise ValueError(
             f"A server that others can reach must have a token. Received: --host {host}, and no token. Set "
             "$KBF_SERVE_TOKEN, or leave --host out."
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def load_asked(folders: Mapping[str, Path], threads: int | None) -> dict[str, Asked]:
