@@ -4,7 +4,6 @@ A batch is one sharded array and a step is one program, so losses, gradients, me
 single device. Nothing has to be reweighted.
 """
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,16 +49,6 @@ def make_layout(shape: EncoderShape, sharding: Mapping[str, tuple], count: int) 
 
 
 _LOSS = re.compile(r"gloo|nccl|UNAVAILABLE|DEADLINE_EXCEEDED|coordination|connection", re.IGNORECASE)
-ADDRESSES, PROCESSES, PROCESS_ID = (
-    f"KERAS_DISTRIBUTION_{name}" for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
-)
-
-
-def join_processes() -> None:
-    """Join the other processes, if the environment variables of `keras.distribution.initialize` name any."""
-    if ADDRESSES in os.environ and not jax.distributed.is_initialized():
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")  # no effect on other devices
-        keras.distribution.initialize()
 
 
 class JaxCluster(Cluster):

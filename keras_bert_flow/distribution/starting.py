@@ -23,6 +23,7 @@ from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
 
 AUTO, SINGLE_DEVICE = "auto", "single"
+ADDRESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES"  # names the other processes to `keras.distribution.initialize`
 _logger = logging.getLogger(__name__)
 
 
@@ -58,7 +59,7 @@ def find_meeting() -> Meeting | None:
     if backend == "torch" and int(environment.get("WORLD_SIZE", 1)) > 1:
         address = f"{environment.get('MASTER_ADDR', '?')}:{environment.get('MASTER_PORT', '?')}"
         return Meeting(int(environment.get("RANK", 0)), int(environment["WORLD_SIZE"]), address)
-    if backend == "jax" and (addresses := environment.get("KERAS_DISTRIBUTION_JOB_ADDRESSES")):
+    if backend == "jax" and (addresses := environment.get(ADDRESSES)):
         rank, processes = (
             int(environment.get(f"KERAS_DISTRIBUTION_{name}", 0)) for name in ("PROCESS_ID", "NUM_PROCESSES")
         )
@@ -91,9 +92,11 @@ def _count_parts(config: PipelineConfig) -> int:
 def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:
     import jax
 
-    from keras_bert_flow.distribution.jax_cluster import JaxCluster, join_processes, make_layout
+    from keras_bert_flow.distribution.jax_cluster import JaxCluster, make_layout
 
-    join_processes()
+    if ADDRESSES in os.environ and not jax.distributed.is_initialized():
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")  # no effect on other devices
+        keras.distribution.initialize()
     processes = jax.process_count()
     _check_single(settings, processes)
     if settings.kind == TPU and jax.default_backend() != TPU:

@@ -50,7 +50,19 @@ class TorchCluster(Cluster):
         return {name: token_loss(is_sum=True) for name in names}
 
     def prepare(self, model):
-        average_before_applying(model.optimizer)
+        """Average gradients over the processes before the optimizer applies them, all in one message."""
+        apply = model.optimizer.apply
+
+        @torch.no_grad()
+        def apply_mean(grads, trainable_variables=None):
+            flat = torch.cat([gradient.reshape(-1) for gradient in grads])
+            group.all_reduce(flat)
+            flat /= group.get_world_size()
+            parts = flat.split([gradient.numel() for gradient in grads])
+            means = [part.view_as(gradient) for part, gradient in zip(parts, grads, strict=True)]
+            return apply(means, trainable_variables)
+
+        model.optimizer.apply = apply_mean
 
     def spread_seeds(self, model):
         for variable in seed_variables(model):
@@ -79,19 +91,3 @@ class TorchCluster(Cluster):
 
     def close(self):
         group.destroy_process_group()
-
-
-def average_before_applying(optimizer) -> None:
-    """Average gradients over the processes before an optimizer applies them, all in one message."""
-    apply = optimizer.apply
-
-    @torch.no_grad()
-    def apply_mean(grads, trainable_variables=None):
-        flat = torch.cat([gradient.reshape(-1) for gradient in grads])
-        group.all_reduce(flat)
-        flat /= group.get_world_size()
-        parts = flat.split([gradient.numel() for gradient in grads])
-        means = [part.view_as(gradient) for part, gradient in zip(parts, grads, strict=True)]
-        return apply(means, trainable_variables)
-
-    optimizer.apply = apply_mean

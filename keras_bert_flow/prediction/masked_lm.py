@@ -227,7 +227,10 @@ class SentenceScorer:
         """
         if not token_ids:
             return np.zeros(0)
-        copies = copy_with_masks(token_ids)
+        scored = np.array([len(ids) - 2 for ids in token_ids])  # without [CLS] and [SEP]
+        sentences = np.repeat(np.arange(len(token_ids)), scored)
+        starts = np.cumsum(scored) - scored
+        copies = MaskedCopies(token_ids, sentences, _FIRST + np.arange(len(sentences)) - starts[sentences])
         choose = partial(choose_few_widths, batch_positions=self.batch_positions, longest=self.max_positions)
         found = np.zeros(len(copies.positions))
         for rows, outputs in predict_batches(
@@ -252,11 +255,3 @@ class SentenceScorer:
             "mask_positions": copies.positions[rows, None].astype(np.int32),
             "target_ids": target_ids[:, None],
         }
-
-
-def copy_with_masks(token_ids: Sequence[np.ndarray]) -> MaskedCopies:
-    """Return a copy of each sentence for each of its tokens except [CLS] and [SEP], in the order of the sentences."""
-    scored = np.array([len(ids) - 2 for ids in token_ids])
-    sentences = np.repeat(np.arange(len(token_ids)), scored)
-    starts = np.cumsum(scored) - scored
-    return MaskedCopies(token_ids, sentences, _FIRST + np.arange(len(sentences)) - starts[sentences])

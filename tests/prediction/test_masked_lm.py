@@ -12,7 +12,7 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
-from keras_bert_flow.prediction.masked_lm import SentenceScorer, choose_tokens, copy_with_masks, put
+from keras_bert_flow.prediction.masked_lm import MaskedCopies, SentenceScorer, choose_tokens, put
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from tests.prediction.models import LONGEST, PIECES, Watched, make_backbone, save, save_masked_lm
 
@@ -179,15 +179,22 @@ def test_batches_are_bounded_and_of_few_shapes(folder, monkeypatch):
 def test_only_the_masked_token_meets_the_vocabulary(folder):
     scorer = SentenceScorer(folder)
     logits = keras.Model(scorer.model.input, scorer.model.get_layer("mlm").output)
-    inputs = scorer._make_inputs(copy_with_masks(encode(folder, ["w1 w2 w3"])), np.arange(3), 8)
+    copies = MaskedCopies(encode(folder, ["w1 w2 w3"]), np.zeros(3, int), np.arange(1, 4))
+    inputs = scorer._make_inputs(copies, np.arange(3), 8)
     assert logits.predict_on_batch(inputs).shape == (3, 1, len(PIECES))
 
 
-def test_each_token_is_masked_once():
-    copies = copy_with_masks([np.array([2, 7, 8, 3]), np.array([2, 9, 3])])
-    assert copies.sentences.tolist() == [0, 0, 1]
-    assert copies.positions.tolist() == [1, 2, 1]
-    assert copies.lengths.tolist() == [4, 4, 3]
+def test_each_token_is_masked_once(folder, monkeypatch):
+    scorer = SentenceScorer(folder)
+    make_inputs, masked = scorer._make_inputs, []
+
+    def watch(copies, rows, width):
+        masked.extend((copies.sentences[row], copies.positions[row], copies.lengths[row]) for row in rows)
+        return make_inputs(copies, rows, width)
+
+    monkeypatch.setattr(scorer, "_make_inputs", watch)
+    scorer.score([np.array([2, 7, 8, 3]), np.array([2, 9, 3])])
+    assert sorted({*masked}) == [(0, 1, 4), (0, 2, 4), (1, 1, 3)]
 
 
 def test_no_sentences_have_no_scores(folder):
