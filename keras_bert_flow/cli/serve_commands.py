@@ -17,7 +17,7 @@ from keras_bert_flow.console.interrupts import UNATTENDED, ending_with
 from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
 from keras_bert_flow.installed import check_installed
-from keras_bert_flow.prediction.load import has_task, is_exported, read_kind
+from keras_bert_flow.prediction.load import EMBEDDING, has_task, is_exported, read_kind
 from keras_bert_flow.results.artifacts import removed_on_leaving
 
 TOKEN = "KBF_SERVE_TOKEN"
@@ -120,7 +120,7 @@ def _choose_paths(model: Path, only: str | None) -> tuple[str, ...]:
     Raises:
         ValueError: it cannot be asked at the one that is given.
     """
-    from keras_bert_flow.export.request import EMBEDDING, find_kind
+    from keras_bert_flow.export.request import find_kind
 
     if only not in (None, "predict", "embed"):
         raise ValueError(f"--only must be predict or embed. Received: {only}.")

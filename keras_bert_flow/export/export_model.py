@@ -14,7 +14,6 @@ from keras_bert_flow.conversion.sentence_files import INPUT_FILES
 from keras_bert_flow.export.comparison import COMPARING, TOLERANCE, Comparison, compare, in_runtime
 from keras_bert_flow.export.format import ExportFormat, find_export_format
 from keras_bert_flow.export.request import (
-    EMBEDDING,
     MAX_CHANGED,
     check_export,
     check_max_changed,
@@ -25,7 +24,7 @@ from keras_bert_flow.export.served_model import ServedModel, StringInputs, load_
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.outputs import EXPORTED
 from keras_bert_flow.files.paths import check_local
-from keras_bert_flow.prediction.load import find_task, has_task
+from keras_bert_flow.prediction.load import EMBEDDING, find_task, has_task
 from keras_bert_flow.results.artifacts import package_version, publishing
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE

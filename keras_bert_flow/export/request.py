@@ -9,11 +9,10 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.export.format import find_export_format
 from keras_bert_flow.files.outputs import check_apart, check_place, existing_output
 from keras_bert_flow.installed import check_backend, check_installed, check_release
-from keras_bert_flow.prediction.load import ASKED_AS, FINE_TUNED, find_task, has_task
+from keras_bert_flow.prediction.load import ASKED_AS, EMBEDDING, FEATURES, FINE_TUNED, find_task, has_task
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import PLAIN, WordPieceTokenizer
 
-FEATURES, MASKED_LM, EMBEDDING = "features", "fill_mask", "sentence_embedding"
 STRINGS = "tensorflow_text"
 CHOICE = "multiple_choice"
 MAX_CHANGED = 0.05  # share of the predictions that int8 may change

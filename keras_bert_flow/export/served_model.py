@@ -13,10 +13,9 @@ import keras
 from keras import ops
 
 from keras_bert_flow.conversion.model_directory import load_backbone, load_pretrainer, load_task_model
-from keras_bert_flow.export.request import EMBEDDING, FEATURES, MASKED_LM
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.probing import make_vocabulary_model
-from keras_bert_flow.prediction.load import find_task
+from keras_bert_flow.prediction.load import EMBEDDING, FEATURES, FILL_MASK, find_task
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 # our inputs → transformers', in the order of its tokenizers
@@ -105,7 +104,7 @@ def _load(folder: Path, kind: str) -> keras.Model:
         return load_backbone(folder)
     if kind == EMBEDDING:
         return load_task_model(kind, folder).make_embedder()
-    if kind == MASKED_LM:
+    if kind == FILL_MASK:
         model, missing = load_pretrainer(MaskedLM, folder)
         if missing:
             raise ValueError(f"{folder}: there is no masked-token head in it. Export it --as features.")

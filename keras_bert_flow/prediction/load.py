@@ -115,24 +115,24 @@ def _count_labels(config: Mapping[str, Any]) -> int:
     return len(names) if isinstance(names, Mapping) else config.get("num_labels", 2)
 
 
-FINE_TUNED = "task"
+FINE_TUNED, FILL_MASK, EMBEDDING, FEATURES = "task", "fill_mask", "sentence_embedding", "features"
 CONVERT = "keras_bert_flow.conversion.convert:convert"
 # task → class
 ASKED_AS: Registry[Any] = Registry(
     "The task of a model",
     {
         FINE_TUNED: "keras_bert_flow.prediction.predictors:Predictor",
-        "fill_mask": "keras_bert_flow.prediction.masked_lm:MaskFiller",
-        "sentence_embedding": "keras_bert_flow.prediction.predictors:Embedder",
-        "features": "keras_bert_flow.prediction.predictors:FeatureExtractor",
+        FILL_MASK: "keras_bert_flow.prediction.masked_lm:MaskFiller",
+        EMBEDDING: "keras_bert_flow.prediction.predictors:Embedder",
+        FEATURES: "keras_bert_flow.prediction.predictors:FeatureExtractor",
     },
 )
 # task → arguments of the class after the folder
 OPTIONS = {
     FINE_TUNED: ("batch_positions", "threads"),
-    "fill_mask": ("top_k", "batch_positions"),
-    "sentence_embedding": ("pooling", "normalize", "batch_positions", "threads"),
-    "features": ("layers", "pooling", "batch_positions"),
+    FILL_MASK: ("top_k", "batch_positions"),
+    EMBEDDING: ("pooling", "normalize", "batch_positions", "threads"),
+    FEATURES: ("layers", "pooling", "batch_positions"),
 }
 
 
@@ -250,7 +250,7 @@ class ExportedModel:
         if self.kind != kind:
             raise ValueError(
                 f"An exported model must be asked as what it was exported as. Received: {kind}, and {folder} as "
-                f"{self.kind}. Export it --as {'task' if kind != 'sentence_embedding' else kind}."
+                f"{self.kind}. Export it --as {FINE_TUNED if kind != EMBEDDING else kind}."
             )
         self.output = {
             name: SimpleNamespace(shape=tuple(size if isinstance(size, int) else None for size in shape))
@@ -261,11 +261,11 @@ class ExportedModel:
 
     def predict_on_batch(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the outputs for a batch, float32, by name."""
-        if self.kind == "sentence_embedding":  # a text has an axis of its own for partners, which is of one here
+        if self.kind == EMBEDDING:  # a text has an axis of its own for partners, which is of one here
             inputs = {name: ids.reshape(-1, ids.shape[-1]) for name, ids in inputs.items()}
         found = self._run({name: inputs[ours].astype(np.int64) for name, ours in self._inputs.items()})
         outputs = {self._outputs[name]: values for name, values in found.items()}
-        if self.kind == "sentence_embedding":
+        if self.kind == EMBEDDING:
             outputs["logits"] = outputs["logits"][:, None]
         if self.kind == "regression":
             outputs["logits"] = outputs["logits"][:, 0]
