@@ -26,7 +26,7 @@ _HOMES = {
     "TextRegressor": "models.heads.classifiers",
     "Tokenizer": "text.tokenizers.tokenizer",
     "TokenClassifier": "models.heads.classifiers",
-    "Embedder": "prediction.embedding",
+    "Embedder": "prediction.predictors",
     "PipelineConfig": "config.pipeline",
     "PretrainingRecords": "data.pretraining_records",
     "SemanticSearch": "prediction.search",

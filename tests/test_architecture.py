@@ -197,10 +197,20 @@ OPTIONAL = {
     "mlflow": r"\.mlflow_run$",
     "wandb": r"\.wandb_run$",
     "optuna": r"\.tuning$",
-    "onnx": r"\.onnx_",
-    "onnxruntime": r"\.onnx_",
-    "tf2onnx": r"\.onnx_tensorflow$",
-} | dict.fromkeys(["ai_edge_litert", "huggingface_hub", "keras_hub", "matplotlib", "pandas", "pyarrow"], "^$")
+} | dict.fromkeys(
+    [
+        "ai_edge_litert",
+        "huggingface_hub",
+        "keras_hub",
+        "matplotlib",
+        "onnx",
+        "onnxruntime",
+        "pandas",
+        "pyarrow",
+        "tf2onnx",
+    ],
+    "^$",
+)
 
 
 def imported_at_once(node: ast.AST) -> Iterator[str]:

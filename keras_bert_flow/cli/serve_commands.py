@@ -17,7 +17,7 @@ from keras_bert_flow.console.progress import working
 from keras_bert_flow.console.terminal import show
 from keras_bert_flow.conversion.directory import check_model_directory
 from keras_bert_flow.installed import check_installed
-from keras_bert_flow.prediction.exported_model import is_exported
+from keras_bert_flow.prediction.load import EMBEDDING, has_task, is_exported, read_kind
 from keras_bert_flow.results.artifacts import removed_on_leaving
 
 TOKEN = "KBF_SERVE_TOKEN"
@@ -77,7 +77,7 @@ def serve_model(
     check_installed(("fastapi", "uvicorn", "prometheus_client"))
     from keras_bert_flow.export.request import check_export
     from keras_bert_flow.export.request import choose_backend as choose_exporter
-    from keras_bert_flow.serving.application import Limits
+    from keras_bert_flow.serving.requests import Limits
     from keras_bert_flow.serving.server import ASKED_AS, bind, check_place, load_asked
     from keras_bert_flow.serving.server import serve_model as serve_here
 
@@ -116,9 +116,7 @@ def _choose_paths(model: Path, only: str | None) -> tuple[str, ...]:
     Raises:
         ValueError: it cannot be asked at the one that is given.
     """
-    from keras_bert_flow.export.kinds import EMBEDDING, find_kind
-    from keras_bert_flow.prediction.exported_model import read_kind
-    from keras_bert_flow.prediction.load import has_task
+    from keras_bert_flow.export.request import find_kind
 
     if only not in (None, "predict", "embed"):
         raise ValueError(f"--only must be predict or embed. Received: {only}.")

@@ -343,15 +343,12 @@ class AdaptedTensors(TensorMapping):
             if name not in known:
                 self._refuse(name, "of a kind that is not read here")
         for name, pair in self._adapted.items():
-            (_, inputs), (outputs, _) = (self._read_shape(matrix) for matrix in pair)
+            for matrix in pair:
+                if len(adapter.shapes.get(matrix, ())) != 2:
+                    self._refuse(matrix, f"of the shape {adapter.shapes.get(matrix)}")
+            (_, inputs), (outputs, _) = (adapter.shapes[matrix] for matrix in pair)
             if base.shapes.get(name) != (outputs, inputs):
                 self._refuse(name, f"by matrices for {(outputs, inputs)}, of {base.shapes.get(name)} in the model")
-
-    def _read_shape(self, matrix: str) -> tuple[int, ...]:
-        shape = self._adapter.shapes.get(matrix)
-        if shape is None or len(shape) != 2:
-            self._refuse(matrix, f"of the shape {shape}")
-        return shape
 
     def _refuse(self, name: str, what: str) -> NoReturn:
         raise ValueError(

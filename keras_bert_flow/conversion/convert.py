@@ -20,8 +20,8 @@ from keras_bert_flow.conversion.directory_files import (
     describe_vocabulary,
     read_shape,
 )
-from keras_bert_flow.conversion.formats.adapter import Adapter
 from keras_bert_flow.conversion.formats.format import FORMATS, Checkpoint, Tensors, recognise
+from keras_bert_flow.conversion.formats.huggingface import Adapter
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_table_of
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, OUTPUT_BIASES

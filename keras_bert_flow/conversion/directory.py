@@ -178,17 +178,12 @@ def check_model_directory(folder: Path) -> ModelDirectory:
 
 
 def check_words_head(model: str | Path | ModelDirectory) -> None:
-    """Check that a model directory has a bag-of-words head; errors as for `require_words_head`."""
-    directory = ModelDirectory.of(model)
-    require_words_head(directory.folder, directory.tensors)
-
-
-def require_words_head(folder: Path, tensors: StoredTensors | AdaptedTensors) -> None:
     """Raise ValueError unless a directory has the bag-of-words layers that `pooling: bag_of_words` starts from."""
+    directory = ModelDirectory.of(model)
     for layer in WORDS_TRANSFORM.values():
-        if (name := f"{layer}.weight") not in tensors:
+        if (name := f"{layer}.weight") not in directory.tensors:
             raise ValueError(
-                f"`pooling: bag_of_words` must go on from the head of a bag of words. Received: {folder}, without "
+                f"`pooling: bag_of_words` must go on from the head of a bag of words. Received: {directory}, without "
                 f"`{name}`. Pre-train with `pretraining.bag_of_words` above 0, or choose another pooling."
             )
 

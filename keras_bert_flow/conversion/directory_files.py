@@ -6,10 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keras_bert_flow.console.terminal import abridge
-from keras_bert_flow.conversion.tables.table import FamilyTable, Setting, find_table, find_table_of, split_fused
+from keras_bert_flow.conversion.tables.table import FamilyTable, Setting, find_table, find_table_of
 from keras_bert_flow.files.documents import Read, read_file
 from keras_bert_flow.files.documents import read_json as read_document
 from keras_bert_flow.layers.shape import EncoderShape
@@ -62,31 +60,31 @@ def check_fast_tokenizer(path: Path, vocabulary_size: int, read: Read = read_fil
         ValueError: it has more pieces than the model has rows, or, in WordPiece, far fewer.
     """
     content = read_json(path, read=read)
-    count, is_word_piece = _count_pieces(content), _take_model(content).get("type") == "WordPiece"
+    model = content["model"] if isinstance(content.get("model"), dict) else {}
+    count, is_word_piece = (
+        _count_pieces(model.get("vocab"), content.get("added_tokens")),
+        model.get("type") == "WordPiece",
+    )
     if count > vocabulary_size or is_word_piece and count and not _is_padded(count, vocabulary_size):
         raise ValueError(_describe_misfit(path, "pieces as the model", count, vocabulary_size))
     return count or vocabulary_size
 
 
-def _take_model(content: dict[str, Any]) -> dict[str, Any]:
-    return content["model"] if isinstance(content.get("model"), dict) else {}
+def _count_pieces(vocabulary: Any, added: Any) -> int:
+    """Return the number of pieces of a `tokenizer.json`, at least its highest id and 1.
 
-
-def _list_pieces(content: dict[str, Any]) -> set[str]:
-    """Return the pieces of a `tokenizer.json`: a Unigram model has a list of pairs, others map pieces to ids."""
-    vocabulary, added = _take_model(content).get("vocab"), content.get("added_tokens")
+    Args:
+        vocabulary: of a Unigram model a list of pairs; others map pieces to ids.
+        added: the added tokens, which are objects.
+    """
+    tokens = [token for token in added if isinstance(token, dict)] if isinstance(added, list) else []
     entries = vocabulary if isinstance(vocabulary, dict | list) else ()
     pieces = [entry[0] if isinstance(entry, list) and entry else entry for entry in entries]
-    pieces += [token.get("content") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
-    return {piece for piece in pieces if isinstance(piece, str)}
-
-
-def _count_pieces(content: dict[str, Any]) -> int:
-    """Return the number of pieces of a `tokenizer.json`, at least its highest id and 1."""
-    vocabulary, added = _take_model(content).get("vocab"), content.get("added_tokens")
+    pieces += [token.get("content") for token in tokens]
     ids = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
-    ids += [token.get("id") for token in added if isinstance(token, dict)] if isinstance(added, list) else []
-    return max([len(_list_pieces(content)), *(number + 1 for number in ids if type(number) is int)])
+    ids += [token.get("id") for token in tokens]
+    count = len({piece for piece in pieces if isinstance(piece, str)})
+    return max([count, *(number + 1 for number in ids if type(number) is int)])
 
 
 def _is_padded(count: int, rows: int) -> bool:
@@ -337,38 +335,3 @@ def _quote(value: Any) -> str:
         return abridge(repr(value))
     except (RecursionError, ValueError):  # ValueError: an integer with more digits than Python prints
         return f"{type(value).__name__}, too long to print"
-
-
-# Translate between our variables and Hugging Face's tensors: names, orientation, fused query-key-value.
-#
-# A dense kernel is (inputs, outputs) here and (outputs, inputs) there. Query, key and value are three tensors there and
-# one here, with outputs ordered (heads, 3, head_dim).
-
-
-def tensor_names(path: str, names: Mapping[str, str]) -> list[str]:
-    """Return the names of the Hugging Face tensors for the variable at `path`: three for a fused one, else one.
-
-    Args:
-        names: our layers and variables → Hugging Face's, without `.weight` and `.bias`.
-    """
-    layer, _, variable = path.rpartition("/")
-    suffix = "bias" if variable in ("bias", "beta") else "weight"
-    return [f"{name}.{suffix}" for name in split_fused(names[path] if path in names else names[layer])]
-
-
-def export_variable(path: str, value: np.ndarray, names: list[str], num_heads: int) -> dict[str, np.ndarray]:
-    """Convert one of our variables to Hugging Face tensors."""
-    arrays = [value]
-    if len(names) > 1:
-        parts = value.reshape(*value.shape[:-1], num_heads, len(names), -1)  # (..., heads, 3, head_dim)
-        arrays = [parts[..., index, :].reshape(*value.shape[:-1], -1) for index in range(len(names))]
-    return {name: array.T if path.endswith("/kernel") else array for name, array in zip(names, arrays, strict=True)}
-
-
-def import_variable(path: str, arrays: list[np.ndarray], num_heads: int) -> np.ndarray:
-    """Convert Hugging Face tensors to the value of one of our variables."""
-    values = [array.T if path.endswith("/kernel") else array for array in arrays]
-    if len(values) == 1:
-        return values[0]
-    split = [value.reshape(*value.shape[:-1], num_heads, -1) for value in values]  # (..., heads, head_dim)
-    return np.stack(split, axis=-2).reshape(*values[0].shape[:-1], -1)

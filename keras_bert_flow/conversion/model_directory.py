@@ -16,7 +16,7 @@ from keras_bert_flow.conversion.adapters import (
     name_base,
 )
 from keras_bert_flow.conversion.codecs.safetensors_file import FILE, TensorMapping, write_tensors
-from keras_bert_flow.conversion.directory import require_words_head
+from keras_bert_flow.conversion.directory import check_words_head
 from keras_bert_flow.conversion.directory_files import (
     POOLING_FIELD,
     TIED_FIELD,
@@ -41,7 +41,6 @@ from keras_bert_flow.conversion.weights import (
     import_tensors,
     is_untied,
     list_missing,
-    list_unpublished,
     make_backbone,
     read_directory,
 )
@@ -134,7 +133,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
         arguments["pooling"] = (asked or CLS) if is_new else stored
         use_pooler = arguments["pooling"] == CLS
         if arguments["pooling"] == BAG_OF_WORDS:
-            require_words_head(folder, tensors)
+            check_words_head(directory)
     if use_pooler and not is_new and saved.head and not has_pooler(table.family, saved, tensors):
         raise ValueError(
             f"{tensors.path}: there is no tensor `{table.name_pooler(saved.architecture)}.weight`, from which its "
@@ -384,18 +383,16 @@ def load_pretrainer(
         named["tie_weights"] = False
     model = model_class(backbone, **named, **(options or {}))
     model = BagOfWordsPretrainer(model, bag_of_words) if bag_of_words else model
-    stored = _find_stored(model.saved_as, backbone.family, tensors)
-    new_layers = list_missing(model.find_published(), stored, tensors) if may_be_new else ()
-    import_tensors(model.find_published(), backbone, stored, tensors, new_layers)
-    return model, new_layers + list_unpublished(model)
-
-
-def _find_stored(saved: SavedAs, family: str, tensors: TensorMapping) -> SavedAs:
-    """Return how a directory stores a model: for an untied head, `transformers` 4 has one bias and 5 has two."""
-    names = find_table(family).name_heads(MASKED_LM_TABLE, saved.architecture)
-    if is_untied(saved) and f"{names['mlm']}.bias" not in tensors:
-        return replace(saved, head=saved.head | {"mlm": MASKED_LM_HEAD["mlm"]})
-    return saved
+    stored = model.saved_as
+    own_bias = f"{find_table(backbone.family).name_heads(MASKED_LM_TABLE, stored.architecture)['mlm']}.bias"
+    if is_untied(stored) and own_bias not in tensors:  # `transformers` 4 has one bias for an untied head, and 5 has two
+        stored = replace(stored, head=stored.head | {"mlm": MASKED_LM_HEAD["mlm"]})
+    published = model.find_published()
+    new_layers = list_missing(published, stored, tensors) if may_be_new else ()
+    import_tensors(published, backbone, stored, tensors, new_layers)
+    known = {id(weight) for weight in published.weights}
+    unpublished = {weight.path.partition("/")[0]: None for weight in model.weights if id(weight) not in known}
+    return model, (*new_layers, *unpublished)
 
 
 def _describe_head(model, saved: SavedAs, labels) -> dict[str, Any]:

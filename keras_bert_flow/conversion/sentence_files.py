@@ -82,7 +82,8 @@ def read_sentence_files(folder: Path, read: Read = read_file) -> dict[str, Any]:
     except (AttributeError, KeyError, TypeError):
         raise ValueError(f"{path}: each module must have a `type` and a `path`. Copy or save it again.") from None
     is_known = kinds in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
-    if not is_known or folders[0] != "" or not _are_names(folders[1:]):
+    are_names = all(name not in ("", ".", "..") and not set(name) & set("/\\\0") for name in folders[1:])
+    if not is_known or folders[0] != "" or not are_names:
         received = ", ".join(f"{kind} in {place!r}" for kind, place in zip(kinds, folders, strict=True))
         raise ValueError(
             f"{path}: the modules must be Transformer, in the folder itself, Pooling and perhaps Normalize. "
@@ -191,10 +192,6 @@ def _find_prompt(config: dict[str, Any], path: Path) -> str:
             f"{path}: `default_prompt_name` must be one of `prompts`. Received: {abridge(ascii(name))}. Correct it."
         )
     return prompt or ""
-
-
-def _are_names(folders: list[str]) -> bool:
-    return all(folder not in ("", ".", "..") and not set(folder) & set("/\\\0") for folder in folders)
 
 
 def _read_pooling(path: Path, read: Read) -> str:

@@ -1,12 +1,11 @@
 """Export a model's weights to Hugging Face's tensors, import them, and build models from them."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
-from keras_bert_flow.conversion import directory_files as hf
 from keras_bert_flow.conversion.adapters import FIRST, PREFIX, SECOND, list_unread, name_some
 from keras_bert_flow.conversion.codecs.safetensors_file import TensorMapping
 from keras_bert_flow.conversion.directory import ModelDirectory
@@ -34,8 +33,8 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
     tensors: dict[str, np.ndarray] = {}
     for variable, value in read_merged(model):
         value = _check_finite(variable, value)
-        parts = hf.tensor_names(variable.path, names)
-        tensors |= hf.export_variable(variable.path, value, parts, backbone.num_heads)
+        parts = tensor_names(variable.path, names)
+        tensors |= export_variable(variable.path, value, parts, backbone.num_heads)
     prefix = table.prefix if saved.head else ""
     for source, copy in table.list_copies(backbone.shape):
         for part in ("weight", "bias"):
@@ -74,7 +73,8 @@ def export_adapter(model, backbone: Backbone, saved: SavedAs) -> tuple[dict[str,
         pairs = layer.list_lora() if len(names) > 1 else {None: (layer.lora_kernel_a, layer.lora_kernel_b)}
         for part, pair in pairs.items():
             name = names[PARTS.index(part) if part else 0]
-            tensors |= {name + end: _read_finite(matrix).T for end, matrix in zip((FIRST, SECOND), pair, strict=True)}
+            for end, matrix in zip((FIRST, SECOND), pair, strict=True):
+                tensors[name + end] = _check_finite(matrix, read_variable(matrix)).T
     prefix = table.prefix if saved.head else ""
     for source, copy in table.list_copies(backbone.shape):
         for end in (FIRST, SECOND):
@@ -82,14 +82,10 @@ def export_adapter(model, backbone: Backbone, saved: SavedAs) -> tuple[dict[str,
                 tensors[prefix + copy + end] = tensors[prefix + source + end]
     for variable in model.trainable_variables:
         if not is_lora(variable):
-            names = hf.tensor_names(variable.path, known)
-            tensors |= hf.export_variable(variable.path, _read_finite(variable), names, backbone.num_heads)
+            names, value = tensor_names(variable.path, known), _check_finite(variable, read_variable(variable))
+            tensors |= export_variable(variable.path, value, names, backbone.num_heads)
     ((rank, alpha),) = kinds
     return {PREFIX + name: value for name, value in tensors.items()}, rank, alpha
-
-
-def _read_finite(variable) -> np.ndarray:
-    return _check_finite(variable, read_variable(variable))
 
 
 def _check_finite(variable, value: np.ndarray) -> np.ndarray:
@@ -127,7 +123,7 @@ def import_tensors(
     for variable in model.weights:
         if variable.path.rpartition("/")[0] in new_layers:
             continue
-        names = hf.tensor_names(variable.path, known)
+        names = tensor_names(variable.path, known)
         expected = (*variable.shape[:-1], variable.shape[-1] // len(names))
         expected = expected[::-1] if variable.path.endswith("/kernel") else expected
         for name in names:
@@ -139,7 +135,7 @@ def import_tensors(
                     f"Received: {tensors.shapes[name]}. Do the two files belong together?"
                 )
         arrays = [tensors[name].astype(np.float32, copy=False) for name in names]
-        variable.assign(hf.import_variable(variable.path, arrays, backbone.num_heads))
+        variable.assign(import_variable(variable.path, arrays, backbone.num_heads))
 
 
 def has_pooler(family: str, saved: SavedAs, tensors: TensorMapping) -> bool:
@@ -155,16 +151,44 @@ def list_missing(model, saved: SavedAs, tensors: TensorMapping) -> tuple[str, ..
     missing: dict[str, None] = {}  # an ordered set
     for variable in model.weights:
         layer = variable.path.rpartition("/")[0]
-        if layer in names and not tensors.keys() & hf.tensor_names(variable.path, names):
+        if layer in names and not tensors.keys() & tensor_names(variable.path, names):
             missing[layer] = None
     return tuple(missing)
 
 
-def list_unpublished(model) -> tuple[str, ...]:
-    """Return the layers of a model whose weights a model directory does not hold, in the order of the model."""
-    published = {id(weight) for weight in model.find_published().weights}
-    layers = {weight.path.partition("/")[0]: None for weight in model.weights if id(weight) not in published}
-    return tuple(layers)
+# Translate between our variables and Hugging Face's tensors: names, orientation, fused query-key-value.
+#
+# A dense kernel is (inputs, outputs) here and (outputs, inputs) there. Query, key and value are three tensors there and
+# one here, with outputs ordered (heads, 3, head_dim).
+
+
+def tensor_names(path: str, names: Mapping[str, str]) -> list[str]:
+    """Return the names of the Hugging Face tensors for the variable at `path`: three for a fused one, else one.
+
+    Args:
+        names: our layers and variables → Hugging Face's, without `.weight` and `.bias`.
+    """
+    layer, _, variable = path.rpartition("/")
+    suffix = "bias" if variable in ("bias", "beta") else "weight"
+    return [f"{name}.{suffix}" for name in split_fused(names[path] if path in names else names[layer])]
+
+
+def export_variable(path: str, value: np.ndarray, names: list[str], num_heads: int) -> dict[str, np.ndarray]:
+    """Convert one of our variables to Hugging Face tensors."""
+    arrays = [value]
+    if len(names) > 1:
+        parts = value.reshape(*value.shape[:-1], num_heads, len(names), -1)  # (..., heads, 3, head_dim)
+        arrays = [parts[..., index, :].reshape(*value.shape[:-1], -1) for index in range(len(names))]
+    return {name: array.T if path.endswith("/kernel") else array for name, array in zip(names, arrays, strict=True)}
+
+
+def import_variable(path: str, arrays: list[np.ndarray], num_heads: int) -> np.ndarray:
+    """Convert Hugging Face tensors to the value of one of our variables."""
+    values = [array.T if path.endswith("/kernel") else array for array in arrays]
+    if len(values) == 1:
+        return values[0]
+    split = [value.reshape(*value.shape[:-1], num_heads, -1) for value in values]  # (..., heads, head_dim)
+    return np.stack(split, axis=-2).reshape(*values[0].shape[:-1], -1)
 
 
 # Read the parts that every model directory has: the configuration, the tensors and the encoder.

@@ -7,28 +7,20 @@ AMPERE = (8, 0)  # NVIDIA's first compute capability with bfloat16
 
 def has_bfloat16(backend: str) -> bool | None:
     """Return whether the first accelerator supports bfloat16; None if this backend has no accelerator."""
-    return {"torch": _of_torch, "jax": _of_jax, "tensorflow": _of_tensorflow}[backend]()
+    if backend == "torch":
+        import torch
 
+        if not torch.cuda.is_available():
+            return None
+        return torch.version.hip is not None or torch.cuda.get_device_capability() >= AMPERE
+    if backend == "jax":
+        import jax
 
-def _of_torch() -> bool | None:
-    import torch
-
-    if not torch.cuda.is_available():
-        return None
-    return torch.version.hip is not None or torch.cuda.get_device_capability() >= AMPERE
-
-
-def _of_jax() -> bool | None:
-    import jax
-
-    device = jax.devices()[0]
-    if device.platform == "cpu":
-        return None
-    capability = getattr(device, "compute_capability", None)  # "9.0"; a TPU has none
-    return device.platform == "tpu" or (capability is not None and float(capability) >= AMPERE[0])
-
-
-def _of_tensorflow() -> bool | None:
+        device = jax.devices()[0]
+        if device.platform == "cpu":
+            return None
+        capability = getattr(device, "compute_capability", None)  # "9.0"; a TPU has none
+        return device.platform == "tpu" or (capability is not None and float(capability) >= AMPERE[0])
     import tensorflow
 
     if tensorflow.config.list_physical_devices("TPU"):

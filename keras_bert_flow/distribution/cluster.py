@@ -291,23 +291,19 @@ def check_torch_processes(kind: str, devices: int | None, processes: int) -> Non
 
 
 def check_batches(config: PipelineConfig, devices: int) -> None:
-    """Check the batches of both phases up front: the second may begin days after the first."""
-    for phase, section in zip(config.phases, ("pretraining", "second_phase"), strict=False):
-        check_batch(phase.pretraining.batch_size, phase.pretraining.accumulate_batches, devices, section)
+    """Check that the accumulated parts of each batch divide evenly over the devices.
 
+    Both phases are checked up front: the second may begin days after the first.
 
-def check_batch(batch_size: int, parts: int, devices: int, section: str = "pretraining") -> None:
-    """Check that the accumulated parts of a batch divide evenly over the devices.
-
-    Args:
-        section: the section of the configuration with the batch size, for the message.
     Raises:
         ValueError: they do not.
     """
-    if batch_size % (parts * devices):
-        of_parts = f" and accumulate_batches={parts}" if parts > 1 else ""
-        size = max(1, round(batch_size / (parts * devices))) * parts * devices
-        raise ValueError(
-            f"Each device must get as many sequences. Received: {section}.batch_size={batch_size} for {devices} "
-            f"devices{of_parts}. Try batch_size={size}, or set distribution.devices or distribution.kind=single."
-        )
+    for phase, section in zip(config.phases, ("pretraining", "second_phase"), strict=False):
+        batch_size, parts = phase.pretraining.batch_size, phase.pretraining.accumulate_batches
+        if batch_size % (parts * devices):
+            of_parts = f" and accumulate_batches={parts}" if parts > 1 else ""
+            size = max(1, round(batch_size / (parts * devices))) * parts * devices
+            raise ValueError(
+                f"Each device must get as many sequences. Received: {section}.batch_size={batch_size} for {devices} "
+                f"devices{of_parts}. Try batch_size={size}, or set distribution.devices or distribution.kind=single."
+            )

@@ -4,7 +4,6 @@ A batch is one sharded array and a step is one program, so losses, gradients, me
 single device. Nothing has to be reweighted.
 """
 
-import os
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -50,16 +49,6 @@ def make_layout(shape: EncoderShape, sharding: Mapping[str, tuple], count: int) 
 
 
 _LOSS = re.compile(r"gloo|nccl|UNAVAILABLE|DEADLINE_EXCEEDED|coordination|connection", re.IGNORECASE)
-ADDRESSES, PROCESSES, PROCESS_ID = (
-    f"KERAS_DISTRIBUTION_{name}" for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID")
-)
-
-
-def join_processes() -> None:
-    """Join the other processes, if the environment variables of `keras.distribution.initialize` name any."""
-    if ADDRESSES in os.environ and not jax.distributed.is_initialized():
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")  # no effect on other devices
-        keras.distribution.initialize()
 
 
 class JaxCluster(Cluster):
@@ -67,7 +56,7 @@ class JaxCluster(Cluster):
 
     Args:
         devices: number of devices, in all processes.
-        layout: see `layouts.make_layout`; None if each device has its own copy of the model.
+        layout: see `make_layout`; None if each device has its own copy of the model.
         model_parallel: number of devices of one copy.
     """
 
@@ -95,11 +84,23 @@ class JaxCluster(Cluster):
 
     def predict(self, model, x):
         if self._predict is None or self._predict[0] is not model:
-            self._predict = model, self._compile_prediction(model)
+            # Compiled here for sharded inputs, which Keras supports only on one device of one process.
+            def predict(trainable, non_trainable, x):
+                return model.stateless_call(trainable, non_trainable, x, training=False)[0]
+
+            self._predict = model, jax.jit(predict, out_shardings=self._find_layout(1))
         groups = (model.trainable_variables, model.non_trainable_variables)
         state = [[variable.value for variable in group] for group in groups]
-        outputs = self._predict[1](*state, {name: self._place(values) for name, values in x.items()})
-        return {name: _local_rows(output) for name, output in outputs.items()}
+        sharded = {
+            name: jax.make_array_from_process_local_data(self._find_layout(values.ndim), values)
+            for name, values in x.items()
+        }
+        found = {}
+        for name, output in self._predict[1](*state, sharded).items():
+            # The rows on this process, in order, each once.
+            shards = {shard.index[0].start or 0: shard.data for shard in output.addressable_shards}
+            found[name] = np.concatenate([np.asarray(shards[start]) for start in sorted(shards)])
+        return found
 
     def sum(self, values):
         if self.processes == 1:
@@ -112,22 +113,5 @@ class JaxCluster(Cluster):
         is_loss = isinstance(error, jax.errors.JaxRuntimeError) and _LOSS.search(str(error))
         return find_reason(error) if is_loss else None
 
-    def _compile_prediction(self, model):
-        """Compile prediction for sharded inputs, which Keras supports only on one device of one process."""
-
-        def predict(trainable, non_trainable, x):
-            return model.stateless_call(trainable, non_trainable, x, training=False)[0]
-
-        return jax.jit(predict, out_shardings=self._find_layout(1))
-
     def _find_layout(self, dimensions: int):
         return self._distribution.get_data_layout((None,) * dimensions).backend_layout
-
-    def _place(self, values: np.ndarray):
-        return jax.make_array_from_process_local_data(self._find_layout(values.ndim), values)
-
-
-def _local_rows(output) -> np.ndarray:
-    """Return the rows of a sharded array on this process, in order, each once."""
-    shards = {shard.index[0].start or 0: shard.data for shard in output.addressable_shards}
-    return np.concatenate([np.asarray(shards[start]) for start in sorted(shards)])

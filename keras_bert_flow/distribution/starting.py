@@ -23,6 +23,7 @@ from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
 
 AUTO, SINGLE_DEVICE = "auto", "single"
+ADDRESSES = "KERAS_DISTRIBUTION_JOB_ADDRESSES"  # names the other processes to `keras.distribution.initialize`
 _logger = logging.getLogger(__name__)
 
 
@@ -58,7 +59,7 @@ def find_meeting() -> Meeting | None:
     if backend == "torch" and int(environment.get("WORLD_SIZE", 1)) > 1:
         address = f"{environment.get('MASTER_ADDR', '?')}:{environment.get('MASTER_PORT', '?')}"
         return Meeting(int(environment.get("RANK", 0)), int(environment["WORLD_SIZE"]), address)
-    if backend == "jax" and (addresses := environment.get("KERAS_DISTRIBUTION_JOB_ADDRESSES")):
+    if backend == "jax" and (addresses := environment.get(ADDRESSES)):
         rank, processes = (
             int(environment.get(f"KERAS_DISTRIBUTION_{name}", 0)) for name in ("PROCESS_ID", "NUM_PROCESSES")
         )
@@ -91,9 +92,11 @@ def _count_parts(config: PipelineConfig) -> int:
 def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:
     import jax
 
-    from keras_bert_flow.distribution.jax_cluster import JaxCluster, join_processes, make_layout
+    from keras_bert_flow.distribution.jax_cluster import JaxCluster, make_layout
 
-    join_processes()
+    if ADDRESSES in os.environ and not jax.distributed.is_initialized():
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")  # no effect on other devices
+        keras.distribution.initialize()
     processes = jax.process_count()
     _check_single(settings, processes)
     if settings.kind == TPU and jax.default_backend() != TPU:
@@ -154,13 +157,15 @@ def _start_tensorflow(config, settings: DistributionConfig, shape: EncoderShape)
 
 
 def _start_torch(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:
-    from keras_bert_flow.distribution import torch_cluster as cluster
+    import torch
 
-    processes = cluster.count_processes()
+    from keras_bert_flow.distribution.torch_cluster import TorchCluster
+
+    processes = int(os.environ.get("WORLD_SIZE", 1))  # started by `torchrun`; 1 without it
     _check_single(settings, processes)
     check_torch_processes(settings.kind, settings.devices, processes)
     if processes == 1:
-        devices = cluster.count_devices()
+        devices = torch.cuda.device_count()
         if settings.kind == AUTO and devices > 1:
             _logger.warning("One of %d devices is used; `torchrun --nproc-per-node %d` takes all.", devices, devices)
         return SINGLE
@@ -172,7 +177,7 @@ def _start_torch(config, settings: DistributionConfig, shape: EncoderShape) -> C
         )
     check_count(settings.devices, processes, processes)
     check_batches(config, processes)
-    return cluster.TorchCluster(config.pretraining.accumulate_batches)
+    return TorchCluster(config.pretraining.accumulate_batches)
 
 
 def _take_one(settings: DistributionConfig) -> Cluster:
@@ -185,12 +190,9 @@ def _take_one(settings: DistributionConfig) -> Cluster:
 
 def _check_single(settings: DistributionConfig, processes: int) -> None:
     if settings.kind == SINGLE_DEVICE and processes > 1:
+        names = ("WORLD_SIZE", "TF_CONFIG", "KERAS_DISTRIBUTION_NUM_PROCESSES")
+        given = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)
         raise ValueError(
-            f"`distribution.kind: single` is for one process. Received: {processes}, by {_describe_environment()}. "
+            f"`distribution.kind: single` is for one process. Received: {processes}, by {given or 'the environment'}. "
             "Start one, or choose data_parallel."
         )
-
-
-def _describe_environment() -> str:
-    names = ("WORLD_SIZE", "TF_CONFIG", "KERAS_DISTRIBUTION_NUM_PROCESSES")
-    return ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ) or "the environment"

@@ -90,7 +90,16 @@ class TensorFlowCluster(Cluster):
         return {name: ReplicatedLoss() for name in names}
 
     def prepare(self, model):
-        add_before_applying(model.optimizer)
+        """Sum gradients over the replicas before the optimizer applies them, so that it clips the summed gradient."""
+        apply = model.optimizer.apply
+
+        def apply_sum(grads, trainable_variables=None):
+            context = tf.distribute.get_replica_context()
+            return apply(context.all_reduce(tf.distribute.ReduceOp.SUM, dense_gradients(grads)), trainable_variables)
+
+        model.optimizer.apply = apply_sum
+        inner = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        inner._all_reduce_sum_gradients = lambda pairs: pairs  # Keras would sum them a second time
         if self.processes > 1:  # Keras averages the outputs of a step along an axis, which a scalar lacks
             train_step = model.train_step
             model.train_step = lambda data: {name: value[None] for name, value in train_step(data).items()}
@@ -164,16 +173,3 @@ class ReplicatedLoss(TokenLoss):
 
     def get_config(self):
         return {"name": self.name}
-
-
-def add_before_applying(optimizer) -> None:
-    """Sum gradients over the replicas before an optimizer applies them, so that clipping sees the summed gradient."""
-    apply = optimizer.apply
-
-    def apply_sum(grads, trainable_variables=None):
-        context = tf.distribute.get_replica_context()
-        return apply(context.all_reduce(tf.distribute.ReduceOp.SUM, dense_gradients(grads)), trainable_variables)
-
-    optimizer.apply = apply_sum
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    inner._all_reduce_sum_gradients = lambda pairs: pairs  # Keras would sum them a second time

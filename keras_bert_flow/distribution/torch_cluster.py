@@ -22,16 +22,6 @@ from keras_bert_flow.models.defaults import token_loss
 _LOSS = re.compile(r"gloo|nccl|connection (?:closed|reset|refused)|broken pipe|timed? ?out", re.IGNORECASE)
 
 
-def count_processes() -> int:
-    """Return the number of processes started by `torchrun`; 1 without it."""
-    return int(os.environ.get("WORLD_SIZE", 1))
-
-
-def count_devices() -> int:
-    """Return the number of accelerators of this machine; 1 if there is only the CPU."""
-    return torch.cuda.device_count() or 1
-
-
 class TorchCluster(Cluster):
     """The processes of `torchrun`, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
 
@@ -60,7 +50,19 @@ class TorchCluster(Cluster):
         return {name: token_loss(is_sum=True) for name in names}
 
     def prepare(self, model):
-        average_before_applying(model.optimizer)
+        """Average gradients over the processes before the optimizer applies them, all in one message."""
+        apply = model.optimizer.apply
+
+        @torch.no_grad()
+        def apply_mean(grads, trainable_variables=None):
+            flat = torch.cat([gradient.reshape(-1) for gradient in grads])
+            group.all_reduce(flat)
+            flat /= group.get_world_size()
+            parts = flat.split([gradient.numel() for gradient in grads])
+            means = [part.view_as(gradient) for part, gradient in zip(parts, grads, strict=True)]
+            return apply(means, trainable_variables)
+
+        model.optimizer.apply = apply_mean
 
     def spread_seeds(self, model):
         for variable in seed_variables(model):
@@ -89,19 +91,3 @@ class TorchCluster(Cluster):
 
     def close(self):
         group.destroy_process_group()
-
-
-def average_before_applying(optimizer) -> None:
-    """Average gradients over the processes before an optimizer applies them, all in one message."""
-    apply = optimizer.apply
-
-    @torch.no_grad()
-    def apply_mean(grads, trainable_variables=None):
-        flat = torch.cat([gradient.reshape(-1) for gradient in grads])
-        group.all_reduce(flat)
-        flat /= group.get_world_size()
-        parts = flat.split([gradient.numel() for gradient in grads])
-        means = [part.view_as(gradient) for part, gradient in zip(parts, grads, strict=True)]
-        return apply(means, trainable_variables)
-
-    optimizer.apply = apply_mean

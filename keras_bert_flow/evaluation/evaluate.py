@@ -60,7 +60,7 @@ from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.inputs import NOTHING_HELD, hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.prediction.load import name_outputs
-from keras_bert_flow.prediction.predictor import Predictor
+from keras_bert_flow.prediction.predictors import Predictor
 from keras_bert_flow.results.lineage import find_source
 from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.results.publishing import Contents, publish

@@ -21,7 +21,7 @@ import numpy as np
 
 from keras_bert_flow.data.tasks import BATCH_POSITIONS
 from keras_bert_flow.evaluation.questions import read_pairs
-from keras_bert_flow.prediction.sentence_scorer import SentenceScorer
+from keras_bert_flow.prediction.masked_lm import SentenceScorer
 from keras_bert_flow.tasks.minimal_pairs import GROUPINGS, EncodedPairs
 
 

@@ -1,6 +1,7 @@
 """Compare an exported model, loaded in its runtime, with the original model."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -113,21 +114,19 @@ def compare(
         ValueError: the runtime refuses a batch, the outputs differ by more than the tolerance, or int8 changes more
             predictions.
     """
-    texts, batches, found = 0, 0, _Differences(model)
+    found = _Differences(model, title, int8)
     for inputs in make_batches(model, tokenizer):
         wanted = model.model.predict_on_batch({name: ids.astype(np.int32) for name, ids in inputs.items()})
-        received = ask(run, inputs, title)
-        rows = len(inputs[model.inputs[0]])
-        place = f"{rows} texts of {inputs[model.inputs[0]].shape[-1]} tokens"
-        found.add(wanted, received, inputs, title, place, int8)
-        texts, batches = texts + rows, batches + 1
+        with in_runtime(title):
+            received = run(inputs)
+        found.add(wanted, received, inputs)
         note(COMPARING)
-    if int8 and found.error > MOST_INT8_ERROR:
+    done = found.summarise()
+    if int8 and done.error > MOST_INT8_ERROR:
         raise ValueError(
             f"A model with int8 weights must say what the model says. Received: {title} with errors of "
-            f"{found.error:.2f} of the outputs' standard deviation, at most {MOST_INT8_ERROR}. Leave --int8 out."
+            f"{done.error:.2f} of the outputs' standard deviation, at most {MOST_INT8_ERROR}. Leave --int8 out."
         )
-    done = Comparison(texts, batches, found.largest, found.error, found.agreement, found.predictions)
     if int8 and done.changed > max_changed * done.predictions:
         raise ValueError(
             f"A model with int8 weights must keep its predictions. Received: {title} with {done.changed} of "
@@ -137,21 +136,21 @@ def compare(
     return done
 
 
-def ask(run: Run, inputs: Inputs, title: str) -> dict[str, np.ndarray]:
-    """Run a batch in the runtime; any error of the runtime becomes a ValueError."""
+@contextmanager
+def in_runtime(title: str) -> Iterator[None]:
+    """Turn any error of a runtime that loads or runs an exported model into a ValueError.
+
+    Args:
+        title: name of the format.
+    """
     try:
-        return run(inputs)
+        yield
     except Exception as error:
-        raise refused(title, error) from error
-
-
-def refused(title: str, error: Exception) -> ValueError:
-    """Return the error for an exported model that its runtime refuses."""
-    reason = " ".join(str(error).split())[:300] or type(error).__name__
-    return ValueError(
-        f"An exported model must run in its runtime. Received: {title}, refused: {reason}. "
-        "Try another --format or --backend."
-    )
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise ValueError(
+            f"An exported model must run in its runtime. Received: {title}, refused: {reason}. "
+            "Try another --format or --backend."
+        ) from error
 
 
 def make_batches(model: ServedModel, tokenizer: Tokenizer) -> Iterator[dict[str, np.ndarray]]:
@@ -177,73 +176,48 @@ def make_batches(model: ServedModel, tokenizer: Tokenizer) -> Iterator[dict[str,
 
 
 class _Differences:
-    """Accumulates the differences between expected and received outputs."""
+    """Checks the outputs received for each batch against those expected, and sums up how they differ."""
 
-    def __init__(self, model: ServedModel):
-        self.model = model
-        self.largest = 0.0
+    def __init__(self, model: ServedModel, title: str, int8: bool):
+        self.model, self.title, self.int8 = model, title, int8
+        self.texts, self.batches, self.largest = 0, 0, 0.0
         self._pairs: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {name: [] for name in model.outputs}
         self._agreeing: list[np.ndarray] = []
 
-    def add(
-        self,
-        wanted: Mapping[str, np.ndarray],
-        received: Mapping[str, np.ndarray],
-        inputs: Inputs,
-        title: str,
-        place: str,
-        int8: bool,
-    ) -> None:
+    def add(self, wanted: Mapping[str, np.ndarray], received: Mapping[str, np.ndarray], inputs: Inputs) -> None:
+        ids, is_token = inputs[self.model.inputs[0]], inputs["attention_mask"].astype(bool)
+        self.texts, self.batches = self.texts + len(ids), self.batches + 1
+        place = f"{len(ids)} texts of {ids.shape[-1]} tokens"
         for name in self.model.outputs:
             values, others = np.asarray(wanted[name], np.float32), received.get(name)
             if others is None or others.shape != values.shape:
                 shape = "none" if others is None else others.shape
-                raise _different(title, f"{name} of the shape {shape}, not {values.shape}", place)
+                raise _different(self.title, f"{name} of the shape {shape}, not {values.shape}", place)
             difference = float(np.abs(values - others).max())
             self.largest = max(self.largest, difference)
             tolerance = TOLERANCE * max(1.0, float(np.abs(values[values > MASKED]).max(initial=0)))
-            if not np.isfinite(others).all() or not int8 and difference > tolerance:
-                raise _different(title, f"{name} off by {difference:.1e}, at most {tolerance:.1e}", place)
-            answers = self._list_answers(name, values, inputs), self._list_answers(name, others, inputs)
-            self._pairs[name].append(answers)
-            self._count_agreement(name, values, others, inputs)
+            if not np.isfinite(others).all() or not self.int8 and difference > tolerance:
+                raise _different(self.title, f"{name} off by {difference:.1e}, at most {tolerance:.1e}", place)
+            if self.model.kind == "multi_label":
+                self._agreeing.append(((values > 0) == (others > 0)).reshape(-1))
+            elif name.endswith(LOGITS) and values.shape[-1] > 1:
+                equal = values.argmax(-1) == others.argmax(-1)  # of each token, or of each row
+                self._agreeing.append(equal[is_token] if equal.ndim > 1 else equal)
+            axes = self.model.model.output[name].shape
+            if "choices" not in self.model.axes and len(axes) > 1 and axes[1] is None:  # without those of padding
+                values, others = values[is_token], others[is_token]
+            size = axes[-1] or 1
+            self._pairs[name].append((values.reshape(-1, size), others.reshape(-1, size)))  # (texts or tokens, values)
 
-    @property
-    def error(self) -> float:
-        """Return the largest RMS error of an output, relative to its standard deviation over texts or tokens."""
-        shares = []
+    def summarise(self) -> Comparison:
+        errors = []
         for pairs in self._pairs.values():
             values, others = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
             spread = _root_mean_square(values - values.mean(axis=0))
-            shares.append(_root_mean_square(values - others) / max(spread, TOLERANCE))
-        return max(shares)
-
-    @property
-    def agreement(self) -> float | None:
-        return float(np.concatenate(self._agreeing).mean()) if self._agreeing else None
-
-    @property
-    def predictions(self) -> int:
-        return sum(map(len, self._agreeing))
-
-    def _list_answers(self, name: str, values: np.ndarray, inputs: Inputs) -> np.ndarray:
-        """Return the values of each text, or of each token that is not padding, (texts or tokens, values)."""
-        shape = self.model.model.output[name].shape
-        if self._is_per_token(name):
-            values = values[inputs["attention_mask"].astype(bool)]
-        return values.reshape(-1, shape[-1] or 1)
-
-    def _is_per_token(self, name: str) -> bool:
-        shape = self.model.model.output[name].shape
-        return "choices" not in self.model.axes and len(shape) > 1 and shape[1] is None
-
-    def _count_agreement(self, name: str, values: np.ndarray, others: np.ndarray, inputs: Inputs) -> None:
-        if self.model.kind == "multi_label":
-            self._agreeing.append(((values > 0) == (others > 0)).reshape(-1))
-        elif name.endswith(LOGITS) and values.shape[-1] > 1:
-            equal = values.argmax(-1) == others.argmax(-1)
-            is_of_tokens = equal.ndim > 1  # rather than per row
-            self._agreeing.append(equal[inputs["attention_mask"].astype(bool)] if is_of_tokens else equal)
+            errors.append(_root_mean_square(values - others) / max(spread, TOLERANCE))
+        agreeing = np.concatenate(self._agreeing) if self._agreeing else None
+        agreement, predictions = (None, 0) if agreeing is None else (float(agreeing.mean()), len(agreeing))
+        return Comparison(self.texts, self.batches, self.largest, max(errors), agreement, predictions)
 
 
 def _root_mean_square(values: np.ndarray) -> float:

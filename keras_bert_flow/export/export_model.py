@@ -11,15 +11,20 @@ from keras_bert_flow.console.job_progress import JobPart, note, plan_parts
 from keras_bert_flow.conversion.directory_files import write_json
 from keras_bert_flow.conversion.formats.huggingface import CONFIG, TOKENIZER, copy_files
 from keras_bert_flow.conversion.sentence_files import INPUT_FILES
-from keras_bert_flow.export.comparison import COMPARING, TOLERANCE, Comparison, compare, refused
+from keras_bert_flow.export.comparison import COMPARING, TOLERANCE, Comparison, compare, in_runtime
 from keras_bert_flow.export.format import ExportFormat, find_export_format
-from keras_bert_flow.export.kinds import EMBEDDING, find_kind
-from keras_bert_flow.export.request import MAX_CHANGED, check_export, check_max_changed, choose_backend
+from keras_bert_flow.export.request import (
+    MAX_CHANGED,
+    check_export,
+    check_max_changed,
+    choose_backend,
+    find_kind,
+)
 from keras_bert_flow.export.served_model import ServedModel, StringInputs, load_served
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.outputs import EXPORTED
 from keras_bert_flow.files.paths import check_local
-from keras_bert_flow.prediction.load import find_task, has_task
+from keras_bert_flow.prediction.load import EMBEDDING, find_task, has_task
 from keras_bert_flow.results.artifacts import package_version, publishing
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE
@@ -43,9 +48,9 @@ def export_model(
     Args:
         folder: a model directory, local or remote.
         output: new folder for the exported file, the tokenizer files, and `export.json`.
-        format: one of `registry.FORMATS`.
+        format: one of `format.FORMATS`.
         int8: store weights as int8.
-        asked_as: what the model is exported as; see `kinds.find_kind`.
+        asked_as: what the model is exported as; see `request.find_kind`.
         strings: let a SavedModel also take texts.
         max_changed: the share of the predictions on the compared texts that int8 may change.
     Returns:
@@ -79,7 +84,8 @@ def export_model(
 
             compare_strings(path, texts)
         note(LOADING, 0)
-        run = _load(known, path)
+        with in_runtime(known.title):
+            run = known.load(path)
         note(COMPARING, 0)
         comparison = compare(model, run, tokenizer, known.title, int8, max_changed)
         names = (CONFIG, *TOKENIZER, TASK_FILE, *(INPUT_FILES if model.kind == EMBEDDING else ()))
@@ -102,20 +108,14 @@ def _write(known: ExportFormat, model: ServedModel, path: Path, int8: bool) -> N
         ) from error
 
 
-def _load(known: ExportFormat, path: Path):
-    try:
-        return known.load(path)
-    except Exception as error:
-        raise refused(known.title, error) from error
-
-
 def _describe(
     known: ExportFormat, model: ServedModel, folder: Path, format: str, int8: bool, comparison: Comparison
 ) -> dict[str, Any]:
     """Return the content of `export.json`."""
     task, sequence_length = find_task(folder) if has_task(folder) else (None, None)
     axes = list(model.axes)
-    outputs = {name: _name_axes(value.shape, axes) for name, value in model.model.output.items()}
+    shapes = {name: value.shape for name, value in model.model.output.items()}
+    outputs = {name: [size or axes[place] for place, size in enumerate(shape)] for name, shape in shapes.items()}
     packages = {model.backend, *known.packages[model.backend], known.runtime}
     return {
         "format": format,
@@ -132,7 +132,3 @@ def _describe(
         "versions": {"keras-bert-flow": package_version(), "keras": keras.__version__}
         | {name: sys.modules[name].__version__ for name in sorted(packages)},
     }
-
-
-def _name_axes(shape: tuple[int | None, ...], axes: list[str]) -> list[str | int]:
-    return [axes[place] if size is None else size for place, size in enumerate(shape)]

@@ -1,14 +1,15 @@
-"""Check the request for an export, and choose the backend that writes it, before Keras is imported."""
+"""Check the request for an export before Keras is imported: what is exported, and which backend writes it."""
 
 import importlib.util
 import os
 from pathlib import Path
 
+from keras_bert_flow.conversion.sentence_files import MODULES
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.export.format import find_export_format
-from keras_bert_flow.export.kinds import find_kind
 from keras_bert_flow.files.outputs import check_apart, check_place, existing_output
 from keras_bert_flow.installed import check_backend, check_installed, check_release
+from keras_bert_flow.prediction.load import ASKED_AS, EMBEDDING, FEATURES, FINE_TUNED, find_task, has_task
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import PLAIN, WordPieceTokenizer
 
@@ -53,6 +54,30 @@ def check_max_changed(share: float | None, int8: bool) -> None:
         raise ValueError(f"--max-changed must be from 0 to 1, a share. Received: {share:g}. Try {MAX_CHANGED}.")
     if not int8:
         raise ValueError("--max-changed must be of int8: float32 changes nothing. Received: no --int8. Leave it out.")
+
+
+def find_kind(folder: Path, asked_as: str | None = None) -> str:
+    """Return what to export: the kind of a task, or `features`, `fill_mask` or `sentence_embedding`.
+
+    Args:
+        asked_as: one of `ASKED_AS`; by default determined by the directory: its task, sentence embeddings, or, if it
+            has neither, token features.
+    Raises:
+        ValueError: `asked_as` is unknown, or asks for a task that the directory lacks.
+    """
+    if asked_as is not None:
+        ASKED_AS.check(asked_as)
+    if asked_as is None:
+        is_embedder = not has_task(folder) and (folder / MODULES).is_file()
+        asked_as = FINE_TUNED if has_task(folder) else EMBEDDING if is_embedder else FEATURES
+    if asked_as != FINE_TUNED:
+        return asked_as
+    if not has_task(folder):
+        raise ValueError(
+            f"A model must have the head of a task to be exported as such. Received: {folder}, without. "
+            "Try --as features."
+        )
+    return find_task(folder)[0].kind
 
 
 def check_export(

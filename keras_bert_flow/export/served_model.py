@@ -13,10 +13,9 @@ import keras
 from keras import ops
 
 from keras_bert_flow.conversion.model_directory import load_backbone, load_pretrainer, load_task_model
-from keras_bert_flow.export.kinds import EMBEDDING, FEATURES, MASKED_LM
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.probing import make_vocabulary_model
-from keras_bert_flow.prediction.load import find_task
+from keras_bert_flow.prediction.load import EMBEDDING, FEATURES, FILL_MASK, find_task
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 # our inputs → transformers', in the order of its tokenizers
@@ -51,7 +50,7 @@ class ServedModel:
     Attributes:
         model: model with int32 inputs and float32 outputs, by their exported names.
         axes: name of each axis of the inputs → its maximum size, or None if unlimited.
-        kind: what the model computes: the result of `kinds.find_kind`.
+        kind: what the model computes: the result of `request.find_kind`.
         strings: how it tokenizes texts; None if it takes only ids.
     """
 
@@ -77,7 +76,7 @@ def load_served(folder: Path, kind: str) -> ServedModel:
     """Load the model to export from a directory.
 
     Args:
-        kind: the result of `kinds.find_kind`.
+        kind: the result of `request.find_kind`.
     Raises:
         FileNotFoundError, ValueError: the directory is damaged, or lacks the head.
     """
@@ -90,10 +89,14 @@ def load_served(folder: Path, kind: str) -> ServedModel:
         outputs[LOGITS] = ops.expand_dims(outputs[LOGITS], -1)  # (batch, 1), as in `transformers`
     named = keras.Model(model.input, outputs, name="named")
     backbone = getattr(model, "backbone", model)
-    rank = len(model.input["token_ids"].shape)
-    names = ("batch", "length") if rank == 2 else ("batch", "choices", "length")
+    names = ("batch", "length") if len(model.input["token_ids"].shape) == 2 else ("batch", "choices", "length")
     axes = dict.fromkeys(names) | {"length": backbone.max_positions}
-    return ServedModel(_rename_inputs(named, backbone.shape.num_segments, rank), axes, kind)
+    # A family without segments has no segment input.
+    kept = [name for name in INPUT_NAMES if name != SEGMENTS or backbone.shape.num_segments > 1]
+    inputs = {name: keras.Input([None] * (len(names) - 1), dtype="int32", name=INPUT_NAMES[name]) for name in kept}
+    given = {SEGMENTS: ops.zeros_like(inputs["token_ids"])} | inputs
+    served = keras.Model({INPUT_NAMES[name]: value for name, value in inputs.items()}, named(given), name="served")
+    return ServedModel(served, axes, kind)
 
 
 def _load(folder: Path, kind: str) -> keras.Model:
@@ -101,17 +104,9 @@ def _load(folder: Path, kind: str) -> keras.Model:
         return load_backbone(folder)
     if kind == EMBEDDING:
         return load_task_model(kind, folder).make_embedder()
-    if kind == MASKED_LM:
+    if kind == FILL_MASK:
         model, missing = load_pretrainer(MaskedLM, folder)
         if missing:
             raise ValueError(f"{folder}: there is no masked-token head in it. Export it --as features.")
         return make_vocabulary_model(model)
     return load_task_model(kind, folder, labels=find_task(folder)[0].labels, needs_head=True)
-
-
-def _rename_inputs(model: keras.Model, num_segments: int, rank: int) -> keras.Model:
-    """Return a model with the exported inputs; a family without segments has no segment input."""
-    kept = [name for name in INPUT_NAMES if name != SEGMENTS or num_segments > 1]
-    inputs = {name: keras.Input([None] * (rank - 1), dtype="int32", name=INPUT_NAMES[name]) for name in kept}
-    given = {SEGMENTS: ops.zeros_like(inputs["token_ids"])} | inputs
-    return keras.Model({INPUT_NAMES[name]: value for name, value in inputs.items()}, model(given), name="served")

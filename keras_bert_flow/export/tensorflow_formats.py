@@ -1,21 +1,29 @@
 """Export to SavedModel, for TensorFlow Serving, and to LiteRT, for small devices."""
 
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keras_bert_flow.export.format import ExportFormat, Inputs, Run
 from keras_bert_flow.results.artifacts import removed_on_leaving
 
 if TYPE_CHECKING:
+    import tensorflow as tf
+
     from keras_bert_flow.export.served_model import ServedModel
 
 
 SIGNATURE = "serving_default"
+PLATFORMS = ("cpu", "cuda", "tpu")  # that a JAX function can be compiled for when it is loaded
 
 
 class SavedModel(ExportFormat):
-    """SavedModel: a folder with the graph and the variables."""
+    """SavedModel: a folder with the graph and the variables.
+
+    Its signature takes the inputs by name; of a model with `strings`, further ones take texts.
+    """
 
     title = "SavedModel"
     file = "saved_model"
@@ -29,7 +37,19 @@ class SavedModel(ExportFormat):
     has_strings = True
 
     def write(self, model: "ServedModel", path: Path, int8: bool) -> None:
-        write_saved_model(model, path)
+        import tensorflow as tf
+
+        function, specs, variables = make_function(model)
+        module = tf.Module()
+        module.weights = variables
+        named = tf.function(lambda **inputs: function(inputs), autograph=False)
+        signatures = {SIGNATURE: named.get_concrete_function(**specs)}
+        if model.strings is not None:
+            from keras_bert_flow.export.tensorflow_strings import add_strings
+
+            signatures |= add_strings(module, model.strings, function, model.inputs)
+        module.signatures_ = signatures
+        tf.saved_model.save(module, path, signatures=signatures)
 
     def load(self, path: Path, threads: int | None = None) -> Run:
         import tensorflow as tf
@@ -44,30 +64,8 @@ class SavedModel(ExportFormat):
         return run
 
 
-def write_saved_model(model: "ServedModel", path: Path) -> None:
-    """Write a model with a signature that takes the inputs by name, and signatures for texts if it has `strings`."""
-    import tensorflow as tf
-
-    from keras_bert_flow.export.tensorflow_function import make_function
-
-    function, specs, variables = make_function(model)
-    module = tf.Module()
-    module.weights = variables
-    named = tf.function(lambda **inputs: function(inputs), autograph=False)
-    signatures = {SIGNATURE: named.get_concrete_function(**specs)}
-    if model.strings is not None:
-        from keras_bert_flow.export.tensorflow_strings import add_strings
-
-        signatures |= add_strings(module, model.strings, function, model.inputs)
-    module.signatures_ = signatures
-    tf.saved_model.save(module, path, signatures=signatures)
-
-
-# LiteRT export (formerly TensorFlow Lite), for phones and other small devices.
-
-
 class LiteRT(ExportFormat):
-    """LiteRT: a single file that includes the weights and uses only built-in operations."""
+    """LiteRT (TensorFlow Lite): a single file that includes the weights and uses only built-in operations."""
 
     title = "LiteRT"
     file = "model.tflite"
@@ -82,7 +80,7 @@ class LiteRT(ExportFormat):
         import tensorflow as tf
 
         with tempfile.TemporaryDirectory(prefix="kbf-") as folder, removed_on_leaving(folder):
-            write_saved_model(model, Path(folder) / "model")
+            SavedModel().write(model, Path(folder) / "model", int8=False)
             converter = tf.lite.TFLiteConverter.from_saved_model(f"{folder}/model")
             if int8:
                 converter.optimizations = [tf.lite.Optimize.DEFAULT]
@@ -98,3 +96,51 @@ class LiteRT(ExportFormat):
             return {name: value.copy() for name, value in runner(**inputs).items()}
 
         return run
+
+
+def make_function(model: "ServedModel") -> tuple[Callable, dict[str, "tf.TensorSpec"], list["tf.Variable"]]:
+    """Return a `tf.function` of the inputs by name, its input specifications, and the variables that it reads.
+
+    It takes one dict of int64 tensors and returns a dict of float32 tensors. Models are of TensorFlow or JAX.
+    """
+    import tensorflow as tf
+
+    from keras_bert_flow.backends.tracing import assume_packed_rows
+
+    compute: Callable = partial(model.model, training=False)
+    variables = [variable.value for variable in model.model.variables]
+    if model.backend == "jax":
+        compute, variables = _convert_from_jax(model)
+
+    @tf.function(autograph=False)
+    def function(inputs):
+        with assume_packed_rows(False):  # `attention_mask` is 0 or 1
+            return compute({name: tf.cast(inputs[name], tf.int32) for name in model.inputs})
+
+    specs = {name: tf.TensorSpec([None] * len(model.axes), tf.int64, name=name) for name in model.inputs}
+    return function, specs, variables
+
+
+def _convert_from_jax(model: "ServedModel") -> tuple[Callable, list["tf.Variable"]]:
+    import tensorflow as tf
+    from jax.experimental import jax2tf
+
+    keras_model = model.model
+
+    def compute(trained: Any, fixed: Any, inputs: Any):
+        return keras_model.stateless_call(trained, fixed, inputs, training=False)[0]
+
+    axes = f"({', '.join(model.axes)})"
+    converted = jax2tf.convert(
+        compute,
+        with_gradient=False,
+        polymorphic_shapes=[None, None, dict.fromkeys(model.inputs, axes)],
+        # Without constraints a symbolic length cannot be compared with the number of positions.
+        polymorphic_constraints=[f"{axis} <= {most}" for axis, most in model.axes.items() if most is not None],
+        native_serialization_platforms=PLATFORMS,
+    )
+    trained, fixed = (
+        [tf.Variable(variable.value) for variable in variables]
+        for variables in (keras_model.trainable_variables, keras_model.non_trainable_variables)
+    )
+    return lambda inputs: converted(trained, fixed, inputs), [*trained, *fixed]

@@ -49,7 +49,8 @@ class GraphTokenizer:
         first = self._tokenize(text)
         parts = [first] if text_pair is None else [first, self._tokenize(text_pair)]
         room = self.sequence_length - 1 - len(parts)
-        closed = [self._close(ids) for ids in self._cut(parts, room)]
+        ends = tf.fill([tf.shape(text)[0], 1], tf.constant(self.tokenizer.sep_id, tf.int64))
+        closed = [tf.concat([ids, ends], axis=1) for ids in self._cut(parts, room)]
         start = tf.fill([tf.shape(text)[0], 1], tf.constant(self.tokenizer.cls_id, tf.int64))
         ids = tf.concat([start, *closed], axis=1)
         segments = [tf.zeros_like(start), *(tf.ones_like(part) * place for place, part in enumerate(closed))]
@@ -71,22 +72,17 @@ class GraphTokenizer:
         """Truncate the longer of two texts first, and the second of two equally long texts."""
         lengths = [ids.row_lengths() for ids in parts]
         if len(parts) == 1:
-            return [_take(parts[0], tf.minimum(lengths[0], room))]
-        halves = (room + 1) // 2, room // 2
-        kept = [
-            tf.minimum(mine, tf.maximum(tf.constant(half, tf.int64), room - other))
-            for mine, other, half in zip(lengths, lengths[::-1], halves, strict=True)
+            kept = [tf.minimum(lengths[0], room)]
+        else:
+            halves = (room + 1) // 2, room // 2
+            kept = [
+                tf.minimum(mine, tf.maximum(tf.constant(half, tf.int64), room - other))
+                for mine, other, half in zip(lengths, lengths[::-1], halves, strict=True)
+            ]
+        return [
+            tf.RaggedTensor.from_tensor(ids.to_tensor(), length)  # the first ids of each row
+            for ids, length in zip(parts, kept, strict=True)
         ]
-        return [_take(ids, length) for ids, length in zip(parts, kept, strict=True)]
-
-    def _close(self, ids: tf.RaggedTensor) -> tf.RaggedTensor:
-        end = tf.fill([ids.nrows(), 1], tf.constant(self.tokenizer.sep_id, tf.int64))
-        return tf.concat([ids, end], axis=1)
-
-
-def _take(ids: tf.RaggedTensor, lengths: tf.Tensor) -> tf.RaggedTensor:
-    """Return the first `lengths` ids of each row."""
-    return tf.RaggedTensor.from_tensor(ids.to_tensor(), lengths)
 
 
 def add_strings(

@@ -124,7 +124,17 @@ class BasePredictor(ABC):
         Args:
             advance: called with the number of further examples that are done.
         """
-        examples, choose = iter(examples), _KeptWidths(self.sequence_length, self.batch_positions)
+        examples, longest = iter(examples), self.sequence_length
+        widths: Sequence[int] = ()
+
+        def choose(lengths) -> Sequence[int]:
+            """Choose widths by the first block of a file, and keep them: the other blocks have no new shapes."""
+            nonlocal widths
+            if not widths:
+                chosen = choose_few_widths(lengths, self.batch_positions)
+                widths = (*(width for width in chosen if width < longest), longest)
+            return fit_widths(lengths, widths, self.batch_positions)
+
         while some := list(islice(examples, BLOCK)):
             yield self.answer(some, choose, partial(_tell, advance, len(some)))
 
@@ -139,20 +149,6 @@ class BasePredictor(ABC):
     def choose_fixed(self, lengths) -> Sequence[int]:
         """Return batch widths that do not depend on the texts, so that later ones need no new shapes."""
         return fit_widths(lengths, halve_widths(self.sequence_length), self.batch_positions)
-
-
-class _KeptWidths:
-    """Choose widths by the first block of a file and keep them, so that the other blocks have no new shapes."""
-
-    def __init__(self, longest: int, batch_positions: int):
-        self._longest, self._batch_positions = longest, batch_positions
-        self._widths: Sequence[int] = ()
-
-    def __call__(self, lengths) -> Sequence[int]:
-        if not self._widths:
-            chosen = choose_few_widths(lengths, self._batch_positions)
-            self._widths = (*(width for width in chosen if width < self._longest), self._longest)
-        return fit_widths(lengths, self._widths, self._batch_positions)
 
 
 def _number(items: Iterable[Any]) -> Iterator[PlacedItem]:

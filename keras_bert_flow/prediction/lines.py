@@ -174,8 +174,8 @@ def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
     lines: list[bytes] = []
     rest, is_open = bytearray(), True
     while is_open or lines:
-        # With lines pending, only what is already available is read.
-        while is_open and len(lines) < at_once and (not lines or _has_more(descriptor)):
+        # With lines pending, only what is already available is read; reading a file never waits.
+        while is_open and len(lines) < at_once and (not lines or select.select([descriptor], [], [], 0)[0]):
             read = os.read(descriptor, READ_BYTES)
             is_open = bool(read)
             first, *others = read.split(b"\n")
@@ -193,11 +193,6 @@ def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
         if lines:
             yield lines[:at_once]
             lines = lines[at_once:]
-
-
-def _has_more(descriptor: int) -> bool:
-    """Return whether reading would return at once, as it always would for a file."""
-    return bool(select.select([descriptor], [], [], 0)[0])
 
 
 # Write text features as NumPy arrays (.npz).

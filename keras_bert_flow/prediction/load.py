@@ -1,15 +1,19 @@
-"""Load a model directory for prediction, with the task that its files determine."""
+"""Load a model directory, or an exported model, for prediction, with the task that its files determine."""
 
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from keras_bert_flow.by_name import Registry, load_by_name, load_public
 from keras_bert_flow.conversion.adapters import is_bare_adapter
 from keras_bert_flow.conversion.directory import ModelDirectory
-from keras_bert_flow.conversion.directory_files import number_labels, read_labels
+from keras_bert_flow.conversion.directory_files import number_labels, read_json, read_labels
 from keras_bert_flow.conversion.tables.table import find_table
+from keras_bert_flow.files.outputs import EXPORTED
 from keras_bert_flow.files.paths import is_configuration
 from keras_bert_flow.prediction.lines import check_batch_positions
 from keras_bert_flow.tasks.core.task import TASK_FILE, Task
@@ -111,24 +115,24 @@ def _count_labels(config: Mapping[str, Any]) -> int:
     return len(names) if isinstance(names, Mapping) else config.get("num_labels", 2)
 
 
-FINE_TUNED = "task"
+FINE_TUNED, FILL_MASK, EMBEDDING, FEATURES = "task", "fill_mask", "sentence_embedding", "features"
 CONVERT = "keras_bert_flow.conversion.convert:convert"
 # task → class
 ASKED_AS: Registry[Any] = Registry(
     "The task of a model",
     {
-        FINE_TUNED: "keras_bert_flow.prediction.predictor:Predictor",
-        "fill_mask": "keras_bert_flow.prediction.mask_filler:MaskFiller",
-        "sentence_embedding": "keras_bert_flow.prediction.embedding:Embedder",
-        "features": "keras_bert_flow.prediction.embedding:FeatureExtractor",
+        FINE_TUNED: "keras_bert_flow.prediction.predictors:Predictor",
+        FILL_MASK: "keras_bert_flow.prediction.masked_lm:MaskFiller",
+        EMBEDDING: "keras_bert_flow.prediction.predictors:Embedder",
+        FEATURES: "keras_bert_flow.prediction.predictors:FeatureExtractor",
     },
 )
 # task → arguments of the class after the folder
 OPTIONS = {
     FINE_TUNED: ("batch_positions", "threads"),
-    "fill_mask": ("top_k", "batch_positions"),
-    "sentence_embedding": ("pooling", "normalize", "batch_positions", "threads"),
-    "features": ("layers", "pooling", "batch_positions"),
+    FILL_MASK: ("top_k", "batch_positions"),
+    EMBEDDING: ("pooling", "normalize", "batch_positions", "threads"),
+    FEATURES: ("layers", "pooling", "batch_positions"),
 }
 
 
@@ -185,3 +189,84 @@ def check_request(model: str | Path | ModelDirectory, task: str | None, options:
             f"Use: {', '.join(known)}."
         )
     check_batch_positions(options.get("batch_positions", 1))
+
+
+# A model that `kbf export` wrote, in place of a Keras model: ONNX Runtime computes its outputs.
+
+ONNX = "keras_bert_flow.export.onnx_file:Onnx"
+INPUTS = {"input_ids": "token_ids", "token_type_ids": "segment_ids", "attention_mask": "padding_mask"}
+OUTPUTS = {"start_logits": "start", "end_logits": "end", "sentence_embedding": "logits"}
+
+
+def is_exported(folder: str | Path) -> bool:
+    """Return whether a folder is what `kbf export` wrote."""
+    return (Path(folder) / EXPORTED).is_file()
+
+
+def read_kind(folder: str | Path) -> str:
+    """Return what a folder was exported as: the kind of a task, `sentence_embedding`, `features` or `fill_mask`."""
+    return str(read_json(Path(folder) / EXPORTED).get("kind"))
+
+
+class ExportedModel:
+    """An exported model with the inputs and outputs of the Keras model that it was made from.
+
+    Args:
+        folder: what `kbf export --format onnx` wrote.
+        kind: what it must have been exported as: the kind of a task, `sentence_embedding`, `features` or `fill_mask`.
+        threads: of ONNX Runtime; None: its own choice.
+    Attributes:
+        output: name → an object with `shape`, as of a Keras model.
+        max_positions: most tokens of a row.
+    Raises:
+        FileNotFoundError: a file of it is missing.
+        ValueError: it is of another format or kind, or damaged.
+    """
+
+    compiles_shapes = False
+
+    def __init__(self, folder: str | Path, kind: str, threads: int | None = None):
+        path = Path(folder) / EXPORTED
+        facts = read_json(path)
+        if facts.get("format") != "onnx":
+            raise ValueError(
+                f"An exported model must be ONNX to be asked here. Received: {path}, of {facts.get('format')!r}. "
+                "Export it with --format onnx, or give the model directory."
+            )
+        file = Path(folder) / str(facts.get("file"))
+        if not file.is_file():
+            raise FileNotFoundError(f"An exported model must hold its file. Received: {folder}, without {file.name}.")
+        try:
+            self.kind, self.max_positions = str(facts["kind"]), int(facts["max_positions"])
+            self._inputs = {name: INPUTS[name] for name in facts["inputs"]}
+            self._outputs = {name: OUTPUTS.get(name, name) for name in facts["outputs"]}
+            shapes = {self._outputs[name]: output["shape"] for name, output in facts["outputs"].items()}
+            self._run = load_by_name(ONNX)().load(file, threads)
+        except Exception as error:  # the runtime has its own errors
+            reason = " ".join(str(error).split())[:200]
+            raise ValueError(
+                f"{path}: must be as `kbf export` wrote it. Received: {reason}. Export it again."
+            ) from None
+        if self.kind != kind:
+            raise ValueError(
+                f"An exported model must be asked as what it was exported as. Received: {kind}, and {folder} as "
+                f"{self.kind}. Export it --as {FINE_TUNED if kind != EMBEDDING else kind}."
+            )
+        self.output = {
+            name: SimpleNamespace(shape=tuple(size if isinstance(size, int) else None for size in shape))
+            for name, shape in shapes.items()
+        }
+        if self.kind == "regression":  # its axis of one number is that of `transformers`
+            self.output["logits"].shape = (None,)
+
+    def predict_on_batch(self, inputs: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the outputs for a batch, float32, by name."""
+        if self.kind == EMBEDDING:  # a text has an axis of its own for partners, which is of one here
+            inputs = {name: ids.reshape(-1, ids.shape[-1]) for name, ids in inputs.items()}
+        found = self._run({name: inputs[ours].astype(np.int64) for name, ours in self._inputs.items()})
+        outputs = {self._outputs[name]: values for name, values in found.items()}
+        if self.kind == EMBEDDING:
+            outputs["logits"] = outputs["logits"][:, None]
+        if self.kind == "regression":
+            outputs["logits"] = outputs["logits"][:, 0]
+        return outputs

@@ -6,6 +6,7 @@ import logging
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,7 +15,6 @@ import numpy as np
 from keras_bert_flow.files.documents import read_json
 from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates, hold
 from keras_bert_flow.files.paths import check_local
-from keras_bert_flow.prediction.embedding import Embedder
 from keras_bert_flow.prediction.lines import (
     INDEX,
     REMEDY,
@@ -26,6 +26,7 @@ from keras_bert_flow.prediction.lines import (
     read_until_mistake,
     refuse_parquet,
 )
+from keras_bert_flow.prediction.predictors import Embedder
 from keras_bert_flow.results.artifacts import KEY_LENGTH, canonical_json, file_digest, publishing
 from keras_bert_flow.results.manifest import write_manifest
 from keras_bert_flow.tasks.formats.rows import read_byte_lines
@@ -86,7 +87,9 @@ def _search_block(queries: np.ndarray, vectors: np.ndarray, top: int) -> Sequenc
                 least = max(least, np.partition(cosines, -top)[-top])
             rows = np.flatnonzero(cosines >= least - slack)
             exact = _measure(queries[number], part[rows])
-            best[number] = _keep_best(np.append(places, rows + start), np.append(known, exact), top)
+            places, known = np.append(places, rows + start), np.append(known, exact)
+            order = np.lexsort((places, -known))[:top]
+            best[number] = places[order], known[order]
     return best
 
 
@@ -95,11 +98,6 @@ def _measure(query: np.ndarray, rows: np.ndarray) -> np.ndarray:
     query, rows = query.astype(np.float64), rows.astype(np.float64)
     lengths = np.sqrt((rows * rows).sum(axis=1) * (query * query).sum())
     return (rows * query).sum(axis=1) / np.where(lengths == 0, 1, lengths)
-
-
-def _keep_best(places: np.ndarray, cosines: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-    order = np.lexsort((places, -cosines))[:top]
-    return places[order], cosines[order]
 
 
 # Vectors of the lines of a file, in memory or in an index folder that is built once.
@@ -187,12 +185,9 @@ def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:
 
 
 def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: Embedder, follow: Callable) -> None:
-    def allocate(shape: tuple[int, int], dtype: type) -> np.memmap:
-        return np.lib.format.open_memmap(folder / VECTORS, "w+", dtype, shape)
-
     lines = _find_lines(path)
     np.save(folder / LINES, lines)
-    _embed(path, lines, embedder, allocate, follow).flush()
+    _embed(path, lines, embedder, partial(np.lib.format.open_memmap, folder / VECTORS, "w+"), follow).flush()
     (folder / INDEX).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     key = hashlib.sha256(canonical_json(facts).encode()).hexdigest()[:KEY_LENGTH]
     counters = {"lines": len(lines)} | embedder.cut_texts.counters
@@ -221,18 +216,13 @@ def open_index(folder: Path, path: Path, facts: Mapping[str, Any], hidden_dim: i
         raise ValueError(
             f"An index must be of these lines and this model. Received: {folder}, of {' and '.join(changed)}. {REMEDY}"
         )
-    if not is_whole or not _are_places(lines[:, 1], path.stat().st_size) or not _are_finite(vectors):
+    if is_whole:
+        offsets, starts = lines[:, 1], range(0, len(vectors), LINES_AT_ONCE)
+        is_whole = bool((np.diff(offsets) > 0).all()) and offsets[0] >= 0 and offsets[-1] < path.stat().st_size
+        is_whole = is_whole and all(np.isfinite(vectors[start : start + LINES_AT_ONCE]).all() for start in starts)
+    if not is_whole:
         raise no_index(folder)
     return LineVectors(path, lines, vectors)
-
-
-def _are_places(offsets: np.ndarray, file_bytes: int) -> bool:
-    return bool((np.diff(offsets) > 0).all()) and offsets[0] >= 0 and offsets[-1] < file_bytes
-
-
-def _are_finite(vectors: np.ndarray) -> bool:
-    starts = range(0, len(vectors), LINES_AT_ONCE)
-    return all(np.isfinite(vectors[start : start + LINES_AT_ONCE]).all() for start in starts)
 
 
 def _find_lines(path: Path) -> np.ndarray:
@@ -251,7 +241,7 @@ def _find_lines(path: Path) -> np.ndarray:
 def _embed(
     path: Path, lines: np.ndarray, embedder: Embedder, allocate: Callable[..., _Vectors], follow: Callable
 ) -> _Vectors:
-    vectors = allocate((len(lines), embedder.hidden_dim), np.float32)
+    vectors = allocate(shape=(len(lines), embedder.hidden_dim), dtype=np.float32)
     with path.open("rb") as file:
         for start in range(0, len(lines), LINES_AT_ONCE):
             texts = [_read_line(file, offset) for offset in lines[start : start + LINES_AT_ONCE, 1].tolist()]

@@ -11,10 +11,10 @@ from safetensors.numpy import load_file
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
-from keras_bert_flow.export.kinds import MASKED_LM
 from keras_bert_flow.export.served_model import load_served
 from keras_bert_flow.layers.masks import MASKED_SCORE
-from keras_bert_flow.prediction.mask_filler import MaskFiller
+from keras_bert_flow.prediction.load import FILL_MASK
+from keras_bert_flow.prediction.masked_lm import MaskFiller
 from tests.oracles.tiny_model import check_directory
 
 torch = pytest.importorskip("torch", reason="the reference needs torch")
@@ -59,7 +59,7 @@ def test_rows_of_no_piece_are_counted_and_never_predicted(theirs, caplog):
     assert line.startswith(f"{theirs}: {SPARE} of {ROWS} rows of the token embeddings are of no piece")
     found = filler.predict(["[MASK] w2 w4"])[0][0]
     assert sorted(fill["token"] for fill in found) == [*range(PIECES)]
-    served = keras.ops.convert_to_numpy(load_served(theirs, MASKED_LM).model(INPUTS)["logits"])
+    served = keras.ops.convert_to_numpy(load_served(theirs, FILL_MASK).model(INPUTS)["logits"])
     np.testing.assert_allclose(served[..., :PIECES], see_reference(theirs)[..., :PIECES], atol=TOLERANCE)
     assert (served[..., PIECES:] == MASKED_SCORE).all()
 
@@ -78,7 +78,7 @@ def test_rows_of_no_piece_are_kept_and_not_trained(theirs, tmp_path):
     assert json.loads((tmp_path / "ours" / "config.json").read_text())["vocab_size"] == ROWS
     again = kbf.MaskedLM.from_preset(tmp_path / "ours")
     assert again.backbone.num_pieces == PIECES and again.backbone.vocabulary_size == ROWS
-    served = keras.ops.convert_to_numpy(load_served(tmp_path / "ours", MASKED_LM).model(INPUTS)["logits"])
+    served = keras.ops.convert_to_numpy(load_served(tmp_path / "ours", FILL_MASK).model(INPUTS)["logits"])
     np.testing.assert_allclose(served[..., :PIECES], see_reference(tmp_path / "ours")[..., :PIECES], atol=TOLERANCE)
     model.save(tmp_path / "model.keras")
     assert keras.saving.load_model(tmp_path / "model.keras", compile=False).backbone.num_pieces == PIECES

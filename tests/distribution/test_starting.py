@@ -9,7 +9,7 @@ import pytest
 
 from keras_bert_flow.config.pretraining import DistributionConfig, SecondPhaseConfig
 from keras_bert_flow.distribution import starting
-from keras_bert_flow.distribution.cluster import SINGLE, check_batch
+from keras_bert_flow.distribution.cluster import SINGLE, check_batches
 from keras_bert_flow.distribution.starting import check_count, start_cluster
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.training.pretraining.pretrain import pretrain
@@ -81,11 +81,11 @@ def test_more_devices_than_there_are_are_refused():
 
 
 def test_batches_must_divide():
-    check_batch(12, 2, 3)
+    check_batches(make_tiny_config(batch_size=12, accumulate_batches=2), 3)
     with pytest.raises(ValueError, match="batch_size=10 for 4 devices. Try batch_size=8, or set distribution.devices"):
-        check_batch(10, 1, 4)
+        check_batches(make_tiny_config(batch_size=10), 4)
     with pytest.raises(ValueError, match="batch_size=12 for 4 devices and accumulate_batches=2. Try batch_size=16"):
-        check_batch(12, 2, 4)
+        check_batches(make_tiny_config(batch_size=12, accumulate_batches=2), 4)
 
 
 def test_single_is_refused_in_several_processes(monkeypatch):
@@ -104,9 +104,9 @@ def test_keras_that_averages_by_itself_is_refused(monkeypatch):
 
 @pytest.mark.skipif(BACKEND != "torch", reason="torch only")
 def test_devices_that_one_process_leaves_out_are_named(monkeypatch, caplog):
-    from keras_bert_flow.distribution import torch_cluster
+    import torch
 
-    monkeypatch.setattr(torch_cluster, "count_devices", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     with caplog.at_level(logging.WARNING, starting.__name__):
         assert start() is SINGLE
     assert "One of 4 devices is used; `torchrun --nproc-per-node 4` takes all." in caplog.text

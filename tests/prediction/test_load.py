@@ -8,10 +8,9 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.prediction.base_predictor import BasePredictor
-from keras_bert_flow.prediction.embedding import FeatureExtractor
 from keras_bert_flow.prediction.load import ASKED_AS, OPTIONS
-from keras_bert_flow.prediction.mask_filler import MaskFiller
-from keras_bert_flow.prediction.predictor import Predictor
+from keras_bert_flow.prediction.masked_lm import MaskFiller
+from keras_bert_flow.prediction.predictors import FeatureExtractor, Predictor
 from tests.prediction.models import save_classifier, save_masked_lm
 
 

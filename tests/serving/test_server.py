@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.serving.application import Limits
+from keras_bert_flow.serving.requests import Limits
 from keras_bert_flow.serving.server import bind, check_place
 from tests.oracles.numpy_bert import randomise_weights
 from tests.oracles.small_bert import SMALL

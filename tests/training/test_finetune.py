@@ -11,7 +11,7 @@ from sklearn.dummy import DummyClassifier
 import keras_bert_flow as kbf
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.files.documents import read_json_object
-from keras_bert_flow.prediction.predictor import Predictor
+from keras_bert_flow.prediction.predictors import Predictor
 from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.training.finetuning.finetune import finetune, list_runs

@@ -12,7 +12,7 @@ from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.albert import AlbertShape
-from keras_bert_flow.prediction.predictor import Predictor
+from keras_bert_flow.prediction.predictors import Predictor
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.task_runs import TaskRuns
 from keras_bert_flow.training.finetuning.trained_part import check_trained_part

@@ -52,10 +52,11 @@ def open_weights(path: Path) -> KerasWeights:
     with _opened(path) as file:
         for place in _list_datasets(file, path):
             dataset = file[place]
-            name = _name(place)
-            if name is None or not (_is_bfloat16(dataset) or dataset.dtype.kind == "f"):
+            layer, _, number = place.replace(OLD_LAYERS, LAYERS).rpartition(f"/{VARIABLES}/")
+            if not layer.startswith(LAYERS) or not (_is_bfloat16(dataset) or dataset.dtype.kind == "f"):
                 continue  # a variable of the optimizer, or a seed
             _check_dataset(dataset, place, path)
+            name = f"{layer}/{number}"
             places[name], shapes[name] = place, tuple(dataset.shape)
     return KerasWeights(path, places, shapes)
 
@@ -92,13 +93,6 @@ def _list_datasets(file: h5py.File, path: Path) -> list[str]:
     if file.visititems(collect):
         raise ValueError(f"{path}: must have at most {MAX_DATASETS:,} variables. Received: more. Check the path.")
     return places
-
-
-def _name(place: str) -> str | None:
-    """Return the name of a layer's variable; None for an optimizer's."""
-    place = place.replace(OLD_LAYERS, LAYERS)
-    layer, _, number = place.rpartition(f"/{VARIABLES}/")
-    return f"{layer}/{number}" if layer.startswith(LAYERS) else None
 
 
 def _is_bfloat16(dataset: h5py.Dataset) -> bool:

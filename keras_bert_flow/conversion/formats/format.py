@@ -14,7 +14,7 @@ from keras_bert_flow.by_name import Registry
 from keras_bert_flow.conversion.codecs.safetensors_file import TensorMapping
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.text.tokenizers.files import read_word_piece
-from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS, WordRules
+from keras_bert_flow.text.tokenizers.wordpiece import SETTINGS
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 
 # Format-independent form of a model: settings, named tensors and tokenizer, without Keras.
@@ -84,10 +84,6 @@ class Checkpoint:
             return read_word_piece(self.find_vocabulary()).cased
         return settings.get("do_lower_case") is False
 
-    def read_rules(self) -> WordRules:
-        """Return what the tokenizer does otherwise than google-research/bert."""
-        return read_word_piece(self.find_vocabulary()).rules
-
 
 class Format(ABC):
     """Base class of formats in which models are stored.
@@ -136,7 +132,7 @@ FORMATS: Registry[type[Format]] = Registry(
         "huggingface": "keras_bert_flow.conversion.formats.huggingface:HuggingFace",
         "tensorflow": "keras_bert_flow.conversion.formats.tensorflow:TensorFlow",
         "kerashub": "keras_bert_flow.conversion.formats.keras_hub:KerasHub",
-        "adapter": "keras_bert_flow.conversion.formats.adapter:Adapter",
+        "adapter": "keras_bert_flow.conversion.formats.huggingface:Adapter",
     },
 )
 

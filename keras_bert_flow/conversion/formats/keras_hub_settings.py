@@ -199,13 +199,6 @@ def read_tokenizer(folder: Path, vocabulary_size: int, max_positions: int) -> tu
     return {}, [f"tokenizer left out, {hub.tokenizer}: put the tokenizer.json of the model beside"]
 
 
-def find_pad_id(folder: Path) -> int:
-    """Return the id of RoBERTa's padding token, which determines the offset of its positions."""
-    path = folder / ASSETS / BYTE_PAIR_IDS
-    pad_id = read_json(path).get("<pad>") if path.is_file() else None
-    return pad_id if type(pad_id) is int and pad_id >= 0 else RELEASED_PAD_ID
-
-
 def _read_word_pieces(
     config: Mapping[str, Any], path: Path, vocabulary: Path, max_positions: int
 ) -> tuple[dict[str, bytes | Path], list[str]]:
@@ -358,8 +351,11 @@ def _make_shape(
     if task == MASKED_LM and hub.layer_norm_epsilon != HEAD_EPSILON:
         sizes["mlm_layer_norm_epsilon"] = HEAD_EPSILON
     if hub.folds_positions:
-        stored_id = stored.get("pad_token_id")
-        sizes["pad_token_id"] = stored_id if type(stored_id) is int else find_pad_id(folder)
+        pad_id, ids = stored.get("pad_token_id"), folder / ASSETS / BYTE_PAIR_IDS
+        if type(pad_id) is not int:
+            pad_id = read_json(ids).get("<pad>") if ids.is_file() else None
+            pad_id = pad_id if type(pad_id) is int and pad_id >= 0 else RELEASED_PAD_ID
+        sizes["pad_token_id"] = pad_id  # which determines the offset of RoBERTa's positions
     try:
         return kind(**sizes)
     except ValueError as error:

@@ -114,14 +114,17 @@ class TensorFlow(Format):
         config = {"model_type": FAMILY} | dict(table.written) | config
         shape = read_shape(config, source)
         bundle = open_bundle(_find_prefix(path))
-        here = {name: name_here(name) if bundle.is_float(name) else None for name in bundle}
-        names = [found[0] for found in here.values() if found]
+        here = {name: found for name in bundle if bundle.is_float(name) and (found := name_here(name))}
+        names = [ours for ours, _ in here.values()]
         if len({*names}) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise ValueError(f"{bundle.path}: each tensor must appear once. Received: {abridge(twice)}, twice.")
         tensors = Tensors(
-            {found[0]: _reader(bundle, name, found[1]) for name, found in here.items() if found},
-            {found[0]: _turn(bundle.shapes[name], found[1]) for name, found in here.items() if found},
+            {ours: _reader(bundle, name, is_transposed) for name, (ours, is_transposed) in here.items()},
+            {
+                ours: bundle.shapes[name][::-1] if is_transposed else bundle.shapes[name]
+                for name, (ours, is_transposed) in here.items()
+            },
             bundle.path,
         )
         check_sizes(shape, table, tensors)
@@ -145,7 +148,7 @@ class TensorFlow(Format):
             )
         if VOCABULARY not in checkpoint.tokenizer:
             raise ValueError("A checkpoint of google-research/bert must have a vocab.txt. Received: none beside it.")
-        if rules := checkpoint.read_rules().describe():
+        if rules := read_word_piece(checkpoint.find_vocabulary()).rules.describe():
             raise ValueError(
                 "A checkpoint of google-research/bert must have its tokenizer. Received: "
                 f"{', '.join(rules)}, which it lacks. Choose another format."
@@ -199,7 +202,3 @@ def _find_tokenizer(folder: Path, config: dict[str, Any], cased: bool | None) ->
 
 def _reader(bundle, name: str, is_transposed: bool):
     return lambda: bundle[name].T if is_transposed else bundle[name]
-
-
-def _turn(shape: tuple[int, ...], is_transposed: bool) -> tuple[int, ...]:
-    return shape[::-1] if is_transposed else shape

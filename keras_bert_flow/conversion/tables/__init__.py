@@ -1,4 +1,4 @@
-"""Hugging Face's names for the settings and tensors of each encoder family, one per module; without Keras.
+"""Hugging Face's names for the settings and tensors of encoder families, and KerasHub's for the same; without Keras.
 
 No table reads or writes a file.
 """

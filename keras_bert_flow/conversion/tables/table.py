@@ -183,7 +183,7 @@ def split_fused(name: str) -> list[str]:
 TABLES: Registry[FamilyTable] = Registry(
     "A family",
     {
-        "albert": "keras_bert_flow.conversion.tables.albert:ALBERT",
+        "albert": "keras_bert_flow.conversion.tables.bert:ALBERT",
         "bert": "keras_bert_flow.conversion.tables.bert:BERT",
         "distilbert": "keras_bert_flow.conversion.tables.bert:DISTILBERT",
         "electra": "keras_bert_flow.conversion.tables.bert:ELECTRA",

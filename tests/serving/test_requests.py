@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from keras_bert_flow.serving.batching import Batcher, Closed, Overloaded
+from keras_bert_flow.serving.requests import Batcher, Closed, Overloaded
 from tests.patience import PATIENCE_SECONDS
 
 

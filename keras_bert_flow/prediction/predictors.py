@@ -1,4 +1,4 @@
-"""Embeddings of texts and features of tokens with any encoder."""
+"""Prediction with a fine-tuned model, embeddings of texts, and features of tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,12 +14,80 @@ from keras_bert_flow.conversion.sentence_files import read_sentence_input
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features
 from keras_bert_flow.models.probing import WHOLE, make_features_model
 from keras_bert_flow.prediction.base_predictor import BasePredictor
-from keras_bert_flow.prediction.exported_model import is_exported, load_exported
 from keras_bert_flow.prediction.lines import list_items
-from keras_bert_flow.tasks.core.task import TASK_FILE, Prediction
+from keras_bert_flow.prediction.load import ExportedModel, find_task, is_exported
+from keras_bert_flow.tasks.core.task import TASK_FILE, Features, Prediction
 from keras_bert_flow.tasks.core.texts import TextExample, encode_examples, make_text_example
 from keras_bert_flow.tasks.registry import read_task
 from keras_bert_flow.tasks.sentence_embedding import SentenceEmbedding
+
+
+@final
+class Predictor(BasePredictor):
+    """A fine-tuned model with its tokenizer and its task.
+
+    Args:
+        folder: a model directory with `task.json`, or with a config.json that names the head's task; see `find_task`.
+            Without `task.json` a model of texts also accepts pairs of texts. Or what `kbf export` wrote as ONNX.
+        batch_positions: rows times width of a batch.
+        threads: of ONNX Runtime; None: its own choice.
+    Raises:
+        FileNotFoundError: the folder or a file of it is missing.
+        ValueError: a file is damaged, or the model has no head for the task.
+    """
+
+    def __init__(
+        self,
+        folder: str | Path | ModelDirectory,
+        batch_positions: int = BATCH_POSITIONS,
+        threads: int | None = None,
+    ):
+        directory = ModelDirectory.of(folder)
+        folder = directory.folder
+        self.task, sequence_length = find_task(directory)
+        self._may_be_pairs = hasattr(self.task, "text_pair") and not (folder / TASK_FILE).is_file()
+        super().__init__(sequence_length, batch_positions)
+        self.tokenizer = directory.tokenizer
+        self.model: Any
+        if is_exported(folder):
+            self.model = ExportedModel(folder, self.task.kind, threads)
+        else:
+            self.model = load_task_model(self.task.kind, directory, labels=self.task.labels, needs_head=True)
+
+    def take_weights(self, folder: str | Path) -> None:
+        """Load the weights of another run of the same fine-tuning into this model, which is already compiled."""
+        other = load_task_model(self.task.kind, folder, labels=self.task.labels, needs_head=True)
+        for ours, theirs in zip(self.model.variables, other.variables, strict=True):
+            ours.assign(theirs)
+
+    def make_example(self, item: Any) -> Any:
+        if self._may_be_pairs and isinstance(item, list | tuple | Mapping) and len(item) == 2:
+            return make_text_example(item, is_pair=True)
+        return self.task.make_example(item)
+
+    def read(self, path: str | Path) -> Sequence[Any]:
+        """Read all examples of a file in the task's format; labels, if there are any, are ignored."""
+        return self.task.read(path, has_labels=False)
+
+    def answer(
+        self, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter
+    ) -> list[Prediction]:
+        return self.answer_encoded(self.encode(examples), examples, choose, follow) if examples else []
+
+    def encode(self, examples: Sequence[Any]) -> Features:
+        """Return the features of examples, which are the same for every run of a fine-tuning."""
+        features = self.task.encode(self.tokenizer, examples, self.sequence_length)
+        self.cut_texts.add(features)
+        return features
+
+    def answer_encoded(
+        self, features: Features, examples: Sequence[Any], choose: ChooseWidths | None = None, follow: Callable = iter
+    ) -> list[Prediction]:
+        """Return a prediction for each of the examples that the features were made from; arguments as for `answer`."""
+        outputs = predict_features(
+            self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
+        )
+        return self.task.decode(outputs, features, examples)
 
 
 @final
@@ -60,7 +128,7 @@ class Embedder(BasePredictor):
         self._is_exported = is_exported(folder)
         self.model: Any
         if self._is_exported:
-            self.model = load_exported(folder, self.task.kind, threads)
+            self.model = ExportedModel(folder, self.task.kind, threads)
         else:
             self.model = load_task_model(self.task.kind, directory, **self.task.model_options)
         given = read_sentence_input(folder, read)
@@ -108,24 +176,20 @@ class Embedder(BasePredictor):
     def _embed(self, examples: Sequence[Any], choose: ChooseWidths | None, follow: Callable) -> np.ndarray:
         if not examples:
             return np.zeros((0, self.hidden_dim), np.float32)
-        features = self.task.encode(self.tokenizer, list(map(self._prepare, examples)), self.sequence_length)
+        given = [replace(example, text=self._given.prompt + example.text) for example in examples]
+        if self._given.lowers:
+            given = [replace(example, text=example.text.lower()) for example in given]
+        features = self.task.encode(self.tokenizer, given, self.sequence_length)
         self.cut_texts.add(features)
         outputs = predict_features(
             self.model, features, batch_positions=self.batch_positions, follow=follow, choose=choose
         )
         return outputs["logits"][:, 0, : self.hidden_dim]
 
-    def _prepare(self, example: Any) -> Any:
-        text = self._given.prompt + example.text
-        return replace(example, text=text.lower() if self._given.lowers else text)
-
-
-# Feature extraction: hidden states of an encoder for each token, for other programs, without fine-tuning.
-
 
 @final
 class FeatureExtractor(BasePredictor):
-    """Feature extractor: an encoder with its tokenizer.
+    """Feature extractor: an encoder with its tokenizer, whose hidden states other programs use without fine-tuning.
 
     Items are texts, or pairs of texts. A prediction is {"tokens", "features"}: the pieces, [CLS] and [SEP] included,
     and float32 arrays, (tokens, layers * hidden), or if pooled (layers * hidden,). Longer inputs are truncated.

@@ -1,8 +1,9 @@
-"""Fill-mask: predict the most likely tokens at each [MASK] of a text with a masked language model."""
+"""Masked language models: the most likely tokens at each [MASK] of a text, and scores of sentences."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -11,9 +12,12 @@ import scipy  # its submodules are loaded when they are used
 
 from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_pretrainer
-from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, make_inputs, predict_batches
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, choose_few_widths, make_inputs, predict_batches
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.probing import LOG_PROBABILITIES, make_token_scorer
 from keras_bert_flow.prediction.base_predictor import BasePredictor
+from keras_bert_flow.prediction.lines import check_batch_positions
 from keras_bert_flow.tasks.core.task import Features, join_texts
 from keras_bert_flow.tasks.core.texts import is_blank, take_texts
 from keras_bert_flow.tasks.formats.rows import abridge
@@ -21,6 +25,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 Fill = dict[str, Any]
 Choice = tuple[list[int], list[float]]  # token ids of a mask and their probabilities, most likely first
+_FIRST = 1  # position of the first scored token, after [CLS]
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,10 @@ class MaskFiller(BasePredictor):
         count = text.count(mask)
         if not count and not is_blank(text):
             raise ValueError(f"A text must hold {mask}. Received: {abridge([repr(text)])}. Write it where a word is.")
-        whole = encode_masked(self.tokenizer, text, sys.maxsize)
+        # For the tokenizer itself, special pieces in texts are ordinary text.
+        mask_ids = np.array([self.tokenizer.mask_id], dtype=np.int32)
+        parts = [ids for words in text.split(mask) for ids in (mask_ids, self.tokenizer.encode(words))][1:]
+        whole = join_texts(self.tokenizer, np.concatenate(parts), None, sys.maxsize)[0]
         is_cut = len(whole) > self.sequence_length
         token_ids = np.append(whole[: self.sequence_length - 1], whole[-1:]) if is_cut else whole
         positions = np.flatnonzero(token_ids == self.tokenizer.mask_id)
@@ -132,16 +140,6 @@ class MaskFiller(BasePredictor):
         ]
 
 
-def encode_masked(tokenizer: Tokenizer, text: str, sequence_length: int) -> np.ndarray:
-    """Return the ids of a text with [CLS] and [SEP], int32, (length,), in which [MASK] is one token.
-
-    For the tokenizer itself, special pieces in texts are ordinary text.
-    """
-    mask = np.array([tokenizer.mask_id], dtype=np.int32)
-    ids = [part for words in text.split(tokenizer.mask_token) for part in (mask, tokenizer.encode(words))][1:]
-    return join_texts(tokenizer, np.concatenate(ids), None, sequence_length)[0]
-
-
 def make_masked_inputs(features: Features, rows: np.ndarray, width: int) -> dict[str, np.ndarray]:
     """Return the inputs of some rows and their `mask_positions`, int32, (rows, masks).
 
@@ -172,3 +170,88 @@ def put(tokenizer: Tokenizer, parts: Sequence[str], place: int, piece: str) -> s
     """Join the parts of a text with masks, except for a piece in one place; a continuation joins its word."""
     mask = tokenizer.mask_token
     return tokenizer.append(mask.join(parts[: place + 1]), piece) + mask.join(parts[place + 1 :])
+
+
+# Scores of sentences by pseudo-log-likelihood.
+
+
+@dataclass(frozen=True)
+class MaskedCopies:
+    """Sentences, each once per scored token.
+
+    Attributes:
+        token_ids: int32, (length,) each. The sentences, unmasked, with [CLS] and [SEP].
+        sentences, positions: int, (copies,). The sentence of each copy, and the position that is masked in it.
+    """
+
+    token_ids: Sequence[np.ndarray]
+    sentences: np.ndarray
+    positions: np.ndarray
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens of each copy, int, (copies,)."""
+        return np.array([len(ids) for ids in self.token_ids], np.int64)[self.sentences]
+
+
+@final
+class SentenceScorer:
+    """A masked language model that scores sentences.
+
+    The pseudo-log-likelihood of a sentence is the sum of log p(token | the sentence with that token masked) over its
+    tokens, without [CLS] and [SEP]. A token that is [UNK] is scored as any other.
+
+    Args:
+        folder: a model directory with a masked-token head.
+        batch_positions: rows times width of a batch.
+    Raises:
+        FileNotFoundError: the folder or a file of it is missing.
+        ValueError: a file is damaged, or the model has no such head.
+    Source: Salazar et al. 2020, "Masked Language Model Scoring", equation 1; arXiv:1910.14659.
+    """
+
+    def __init__(self, folder: str | Path, batch_positions: int = BATCH_POSITIONS):
+        check_batch_positions(batch_positions)
+        masked_lm = MaskedLM.from_preset(folder)
+        self.model = make_token_scorer(masked_lm)
+        self.max_positions = masked_lm.backbone.max_positions
+        self.mask_id = read_tokenizer(Path(folder)).mask_id
+        self.batch_positions = batch_positions
+
+    def score(self, token_ids: Sequence[np.ndarray], follow: Callable = iter) -> np.ndarray:
+        """Return the pseudo-log-likelihood of each sentence, float64, (sentences,), in nats.
+
+        Args:
+            token_ids: int32, (length,) each, with [CLS] and [SEP]; at most `max_positions` long.
+            follow: takes the batches of masked copies and yields them again, to show progress.
+        """
+        if not token_ids:
+            return np.zeros(0)
+        scored = np.array([len(ids) - 2 for ids in token_ids])  # without [CLS] and [SEP]
+        sentences = np.repeat(np.arange(len(token_ids)), scored)
+        starts = np.cumsum(scored) - scored
+        copies = MaskedCopies(token_ids, sentences, _FIRST + np.arange(len(sentences)) - starts[sentences])
+        choose = partial(choose_few_widths, batch_positions=self.batch_positions, longest=self.max_positions)
+        found = np.zeros(len(copies.positions))
+        for rows, outputs in predict_batches(
+            self.model, copies, choose, self.batch_positions, follow, self._make_inputs
+        ):
+            found[rows] = outputs[LOG_PROBABILITIES][:, 0]
+        return np.bincount(copies.sentences, weights=found, minlength=len(token_ids))
+
+    def _make_inputs(self, copies: MaskedCopies, rows: np.ndarray, width: int) -> dict[str, np.ndarray]:
+        token_ids, segment_ids, padding_mask = np.zeros((3, len(rows), width), np.int32)
+        for place, sentence in enumerate(copies.sentences[rows]):
+            ids = copies.token_ids[sentence]
+            token_ids[place, : len(ids)] = ids
+            padding_mask[place, : len(ids)] = 1
+        masked = np.arange(len(rows)), copies.positions[rows]
+        target_ids = token_ids[masked]
+        token_ids[masked] = self.mask_id
+        return {
+            "token_ids": token_ids,
+            "segment_ids": segment_ids,
+            "padding_mask": padding_mask,
+            "mask_positions": copies.positions[rows, None].astype(np.int32),
+            "target_ids": target_ids[:, None],
+        }
