@@ -34,7 +34,7 @@ _HOMES = {
     "TagLoss": "models.losses",
     "WarmupDecay": "training.optimizers.schedules",
     "WordPieceTokenizer": "text.tokenizers.wordpiece",
-    "adamw": "training.optimizers.factory",
+    "adamw": "training.optimizers.adam",
     "distill": "training.distillation",
     "export_model": "export.export_model",
     "evaluate_minimal_pairs": "evaluation.minimal_pairs",

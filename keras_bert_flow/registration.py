@@ -58,7 +58,7 @@ REGISTERED = {
     "models.pretraining.distiller": ("SoftTargetLosses", "HiddenStateLosses", "Distiller"),
     "models.pretraining.masked_lm": ("MaskedLM", "BertPretrainer"),
     "models.pretraining.replaced_tokens": ("ReplacedTokenDetector", "ReplacedTokenPretrainer"),
-    "training.optimizers.bert_adam": ("BertAdam", "Lamb", "Muon"),
+    "training.optimizers.adam": ("BertAdam", "Lamb", "Muon"),
     "training.optimizers.guard": ("GuardedOptimizer",),
     "training.optimizers.schedules": ("WarmupDecay", "PacedSteps", "AccumulatedSteps"),
 }

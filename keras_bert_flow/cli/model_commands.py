@@ -67,7 +67,7 @@ def pretrain(
         folder = check_pretraining_stage(settings, records, initial_model, place)
         steps = settings.pretraining.total_steps
         with working(f"Pre-training for {steps:,} steps: loading Keras on {settings.backend}"):
-            from keras_bert_flow.backends.memory import keep_freed_memory
+            from keras_bert_flow.backends.runtime import keep_freed_memory
             from keras_bert_flow.training.pretraining.pretrain import pretrain as run
 
         keep_freed_memory()
@@ -93,7 +93,7 @@ def distill(
         folder = check_distillation_stage(settings, records, teacher, place)
         steps = settings.needed_distillation.total_steps
         with working(f"Distillation in {steps:,} steps: loading Keras on {settings.backend}"):
-            from keras_bert_flow.backends.memory import keep_freed_memory
+            from keras_bert_flow.backends.runtime import keep_freed_memory
             from keras_bert_flow.training.distillation import distill as run
 
         keep_freed_memory()
@@ -130,7 +130,7 @@ def finetune(
         if grid:
             settings = with_grid(settings)
         with working(f"Fine-tuning on {settings.task.name}: loading Keras on {settings.backend}"):
-            from keras_bert_flow.backends.memory import keep_freed_memory
+            from keras_bert_flow.backends.runtime import keep_freed_memory
             from keras_bert_flow.evaluation.tables import grid_text, read_grid
             from keras_bert_flow.training.finetuning.finetune import finetune as run
 

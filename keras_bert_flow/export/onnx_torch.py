@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from keras_bert_flow.backends.tracing import assume_packed_rows
+from keras_bert_flow.backends.values import assume_packed_rows
 from keras_bert_flow.export.served_model import ServedModel
 
 OPSET = 18

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from keras_bert_flow.backends.tracing import assume_packed_rows
+from keras_bert_flow.backends.values import assume_packed_rows
 from keras_bert_flow.export.served_model import ServedModel
 
 PLATFORMS = ("cpu", "cuda", "tpu")  # that a JAX function can be compiled for when it is loaded

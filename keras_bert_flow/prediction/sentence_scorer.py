@@ -10,8 +10,7 @@ import numpy as np
 
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, choose_few_widths, predict_batches
-from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.models.probing import LOG_PROBABILITIES, make_token_scorer
+from keras_bert_flow.models.pretraining.masked_lm import LOG_PROBABILITIES, MaskedLM, make_token_scorer
 from keras_bert_flow.prediction.lines import check_batch_positions
 
 _FIRST = 1  # position of the first scored token, after [CLS]
