@@ -34,17 +34,17 @@ def parse_arguments() -> argparse.Namespace:
 def measure_way(arguments: argparse.Namespace, name: str) -> tuple[int, int, float]:
     """Return the parts of a step, the positions of a batch, and the seconds of a step."""
     # These import Keras, whose backend `main` sets first.
+    from keras_bert_flow.backends.runtime import arithmetic
     from keras_bert_flow.config.loading import load_config
     from keras_bert_flow.conversion.model_directory import load_task_model
     from keras_bert_flow.data.model_tokenizer import read_tokenizer
     from keras_bert_flow.data.tasks import read_batches
     from keras_bert_flow.layers import attention
     from keras_bert_flow.models.defaults import token_loss
+    from keras_bert_flow.training.finetuning.starts import choose_trained_part
     from keras_bert_flow.training.finetuning.task_data import read_task_files
     from keras_bert_flow.training.finetuning.task_runs import choose_parts, make_batches
-    from keras_bert_flow.training.finetuning.trained_part import choose_trained_part
-    from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
-    from keras_bert_flow.training.precision import arithmetic
+    from keras_bert_flow.training.optimizers.adam import make_guarded_optimizer
 
     changes = [f"finetuning.{key}={value}".lower() for key, value in WAYS[name].items()]
     config = load_config(arguments.config, [*arguments.set, *changes])

@@ -32,10 +32,10 @@ def parse_arguments() -> argparse.Namespace:
 def save_with_head(arguments: argparse.Namespace, factor: float, folder: Path) -> None:
     """Save the model with a new head of the task, multiplied by the factor."""
     # These import Keras, whose backend `main` sets first.
+    from keras_bert_flow.backends.runtime import seed_everything
     from keras_bert_flow.conversion.model_directory import load_task_model, save_model_directory
     from keras_bert_flow.data.model_tokenizer import read_tokenizer
     from keras_bert_flow.training.finetuning.task_data import read_task_files
-    from keras_bert_flow.training.precision import seed_everything
 
     model = Path(arguments.model)
     task = read_task_files(load_config(arguments.config, arguments.set)).task

@@ -20,6 +20,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_bert_flow.backends.runtime import arithmetic, seed_everything
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.data.pretraining import ordered_batches, pretraining_dataset
@@ -27,11 +28,9 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.defaults import TokenLoss
 from keras_bert_flow.models.pretraining.bag_of_words import WORDS, BagOfWordsPretrainer
 from keras_bert_flow.text.objectives.objective import find_objective
-from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
+from keras_bert_flow.training.optimizers.adam import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.schedules import LINEAR, TRAPEZOID, WarmupDecay
-from keras_bert_flow.training.precision import arithmetic, seed_everything
-from keras_bert_flow.training.pretraining.initial import set_initial_tokens
-from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer, set_initial_tokens
 from keras_bert_flow.training.pretraining.validation import score_pretraining
 
 BATCH = 64

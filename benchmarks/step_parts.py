@@ -15,10 +15,10 @@ import numpy as np
 from keras import ops
 
 from keras_bert_flow.backends.fused import drop_values, dropped_steps
-from keras_bert_flow.backends.memory import keep_freed_memory
 from keras_bert_flow.backends.products import split_heads
+from keras_bert_flow.backends.runtime import keep_freed_memory
 from keras_bert_flow.layers.attention import attention_bias, softmax_and_drop
-from keras_bert_flow.layers.dense import get_training_activation
+from keras_bert_flow.layers.dense import get_activation
 from keras_bert_flow.models.defaults import make_adamw, token_loss
 
 BATCH, LENGTH, HEADS, HEAD_DIM, HIDDEN, VOCABULARY = 32, 128, 12, 32, 384, 30_522
@@ -63,7 +63,7 @@ PARTS = {
     "erf GELU": (
         (BATCH, LENGTH, 4 * HIDDEN),
         lambda x: ops.gelu(x, approximate=False),
-        lambda x: get_training_activation("gelu")(x),
+        lambda x: get_activation("gelu", is_for_training=True)(x),
     ),
     "loss of the masked tokens": (
         (BATCH, 20, VOCABULARY),

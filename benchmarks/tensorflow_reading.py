@@ -19,7 +19,7 @@ import keras
 import numpy as np
 
 import keras_bert_flow as kbf
-from keras_bert_flow.backends.memory import keep_freed_memory
+from keras_bert_flow.backends.runtime import keep_freed_memory
 
 ROWS, WIDTH, PREDICTIONS, VOCABULARY = 32, 64, 10, 4000  # those of the quickstart
 

@@ -48,7 +48,7 @@ def parse_arguments() -> argparse.Namespace:
 def train(folder: Path, steps: list[int], masking: str, save_every: int) -> None:
     """Pre-train and print the resident bytes at some steps."""
     sys.path.insert(0, str(ROOT))  # the package, and the tests, which know how to write a small folder of records
-    from keras_bert_flow.backends.memory import keep_freed_memory
+    from keras_bert_flow.backends.runtime import keep_freed_memory
 
     keep_freed_memory()
     from keras_bert_flow.training.pretraining.pretrain import pretrain

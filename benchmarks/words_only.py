@@ -40,7 +40,7 @@ from keras_bert_flow.text.corpus.documents import ReadingRule, read_documents
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.training.finetuning.task_data import find_label_words
-from keras_bert_flow.training.pretraining.initial import (
+from keras_bert_flow.training.pretraining.pretrainers import (
     PASSAGE_TOKENS,
     count_neighbours,
     find_token_vectors,

@@ -33,7 +33,7 @@ _HOMES = {
     "TagLoss": "models.losses",
     "WarmupDecay": "training.optimizers.schedules",
     "WordPieceTokenizer": "text.tokenizers.wordpiece",
-    "adamw": "training.optimizers.factory",
+    "adamw": "training.optimizers.adam",
     "distill": "training.distillation",
     "export_model": "export.export_model",
     "evaluate_minimal_pairs": "evaluation.minimal_pairs",
@@ -126,7 +126,7 @@ _REGISTERED = {
     "models.pretraining.distiller": ("SoftTargetLosses", "HiddenStateLosses", "Distiller"),
     "models.pretraining.masked_lm": ("MaskedLM", "BertPretrainer"),
     "models.pretraining.replaced_tokens": ("ReplacedTokenDetector", "ReplacedTokenPretrainer"),
-    "training.optimizers.bert_adam": ("BertAdam", "Lamb", "Muon"),
+    "training.optimizers.adam": ("BertAdam", "Lamb", "Muon"),
     "training.optimizers.guard": ("GuardedOptimizer",),
     "training.optimizers.schedules": ("WarmupDecay", "PacedSteps", "AccumulatedSteps"),
 }

@@ -15,7 +15,7 @@ import keras_bert_flow as kbf
 from keras_bert_flow.checks.diagnose import examine_records
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.models.pretraining.registry import PRETRAINERS
+from keras_bert_flow.models.saved_as import PRETRAINERS
 from keras_bert_flow.text.masking import SPAN, TOKEN, WORD
 from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer

@@ -12,11 +12,11 @@ from keras_bert_flow.config.pretraining import ModelConfig, PretrainingConfig
 from keras_bert_flow.conversion.tables.table import TABLES
 from keras_bert_flow.models.families.family import FAMILIES
 from keras_bert_flow.models.pretraining import replaced_tokens
-from keras_bert_flow.models.pretraining.registry import PRETRAINERS
+from keras_bert_flow.models.saved_as import PRETRAINERS
 from keras_bert_flow.models.sizes import SIZES
 from keras_bert_flow.text.objectives import OBJECTIVES
 from keras_bert_flow.tracking.__main__ import LOGGERS
-from keras_bert_flow.training.optimizers.factory import OPTIMIZERS
+from keras_bert_flow.training.optimizers.adam import OPTIMIZERS
 from keras_bert_flow.training.optimizers.schedules import DECAYS, START, WARMUP
 
 pytestmark = pytest.mark.any_backend

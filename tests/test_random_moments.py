@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from beam_jobs.build_vocabulary import build_vocabulary
+from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.config.text import VocabularyConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.results.choosing import choose, find_related, remove_results
@@ -19,7 +20,6 @@ from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.results.publishing import find_needs
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.beam_jobs.conftest import build, make_corpus

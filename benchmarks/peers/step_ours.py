@@ -16,8 +16,8 @@ from benchmarks.peers.memory import device_memory  # noqa: E402
 if shape.package:
     sys.path.insert(0, shape.package)
 import keras_bert_flow as kbf  # noqa: E402
-from keras_bert_flow.backends.memory import keep_freed_memory  # noqa: E402
-from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer  # noqa: E402
+from keras_bert_flow.backends.runtime import keep_freed_memory  # noqa: E402
+from keras_bert_flow.training.optimizers.adam import make_guarded_optimizer  # noqa: E402
 from keras_bert_flow.training.optimizers.schedules import WarmupDecay  # noqa: E402
 
 keep_freed_memory()  # as `kbf pretrain` does

@@ -9,8 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.tracing import is_recording
-from keras_bert_flow.backends.values import Tensor
+from keras_bert_flow.backends.values import Tensor, is_recording
 
 
 def is_computable(tensor: Tensor) -> bool:
@@ -146,8 +145,11 @@ def _drop_by_hash(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
     """
     seed = ops.cast(seed, "uint32")
     numbers = ops.reshape(ops.cast(ops.arange(ops.size(inputs), dtype="int32"), "uint32"), ops.shape(inputs))
-    first, second = _mix(_xor(seed[0], _mix(seed[1]))), _mix(seed[0] + _mix(_xor(seed[1], _word(0x9E3779B9))))
-    draws = _mix(_mix(_xor(numbers, first)) + second)
+    first, second = (
+        _mix(ops.bitwise_xor(seed[0], _mix(seed[1]))),
+        _mix(seed[0] + _mix(ops.bitwise_xor(seed[1], _word(0x9E3779B9)))),
+    )
+    draws = _mix(_mix(ops.bitwise_xor(numbers, first)) + second)
     is_kept = ops.right_shift(draws, _word(16)) >= _word(dropped)
     scaled = ops.cast(inputs, "float32") * (STEPS / (STEPS - dropped))  # bfloat16 would round the factor itself
     return ops.cast(ops.where(is_kept, scaled, 0.0), inputs.dtype)
@@ -205,13 +207,9 @@ def _mix(x: Tensor) -> Tensor:
     Source: Ellis 2018, "Prospecting for Hash Functions", `lowbias32`: flipping an input bit flips each output bit with
     a probability within 0.2 % of a half.
     """
-    x = _xor(x, ops.right_shift(x, _word(16))) * _word(0x7FEB352D)
-    x = _xor(x, ops.right_shift(x, _word(15))) * _word(0x846CA68B)
-    return _xor(x, ops.right_shift(x, _word(16)))
-
-
-def _xor(x: Tensor, y: Tensor) -> Tensor:
-    return ops.bitwise_xor(x, y)
+    x = ops.bitwise_xor(x, ops.right_shift(x, _word(16))) * _word(0x7FEB352D)
+    x = ops.bitwise_xor(x, ops.right_shift(x, _word(15))) * _word(0x846CA68B)
+    return ops.bitwise_xor(x, ops.right_shift(x, _word(16)))
 
 
 def _word(value: int) -> Tensor:

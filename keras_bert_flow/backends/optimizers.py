@@ -153,7 +153,7 @@ def step_by_torch(
 def orthogonalise_together(
     matrices: Sequence[Tensor], product_type: str, coefficients: tuple[float, float, float], iterations: int
 ) -> list[Tensor]:
-    """Orthogonalise a list of matrices, with the result of `muon.orthogonalise` for each.
+    """Orthogonalise a list of matrices, with the result of `optimizers.adam.orthogonalise` for each.
 
     Matrices of the same shape are stacked, so that their products are one call.
 
@@ -170,32 +170,22 @@ def orthogonalise_together(
     for position, stack in enumerate(stacks):
         rows[tuple(sorted(stack.shape[1:]))].append(position)
     found = [None] * len(matrices)
+    first, second, third = coefficients
     for positions in rows.values():
-        wide = [_as_wide(stacks[position]) for position in positions]
+        wide = [stack.mT if stack.shape[1] > stack.shape[2] else stack for stack in map(stacks.__getitem__, positions)]
         values = torch.cat(wide)
         values = values / (torch.linalg.vector_norm(values, dim=(-2, -1), keepdim=True) + 1e-7)
         values = values.to(getattr(torch, product_dtype(product_type)))
-        values = _iterate(values, coefficients, iterations).to(matrices[0].dtype)
+        for _ in range(iterations):
+            gram = torch.bmm(values, values.mT)
+            gram = torch.baddbmm(gram, gram, gram, beta=second, alpha=third)
+            values = torch.baddbmm(values, gram, values, beta=first)
+        values = values.to(matrices[0].dtype)
         for position, part in zip(positions, values.split([len(stack) for stack in wide]), strict=True):
             inputs, outputs = stacks[position].shape[1:]
             part = (part.mT if inputs > outputs else part) * max(1.0, outputs / inputs) ** 0.5
             found[position] = part.reshape(matrices[position].shape)
     return found
-
-
-def _as_wide(stack: Tensor) -> Tensor:
-    return stack.mT if stack.shape[1] > stack.shape[2] else stack
-
-
-def _iterate(values: Tensor, coefficients: tuple[float, float, float], iterations: int) -> Tensor:
-    import torch
-
-    first, second, third = coefficients
-    for _ in range(iterations):
-        gram = torch.bmm(values, values.mT)
-        gram = torch.baddbmm(gram, gram, gram, beta=second, alpha=third)
-        values = torch.baddbmm(values, gram, values, beta=first)
-    return values
 
 
 def step_matrices(

@@ -57,9 +57,6 @@ def _with_jax_gradient(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
     project = jax.custom_vjp(plain)
 
-    def remember(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> tuple[Tensor, tuple]:
-        return project(inputs, kernel, bias), (inputs, kernel, bias)
-
     def differentiate(
         remembered: tuple[Tensor, Tensor, Tensor | None], gradient: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -67,14 +64,14 @@ def _with_jax_gradient(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
         rows = gradient.reshape(-1, gradient.shape[-1])
         of_inputs = jax.lax.dot_general(rows, kernel, (((1,), (1,)), ((), ())))
         of_kernel = jax.lax.dot_general(inputs.reshape(-1, inputs.shape[-1]), rows, (((0,), (0,)), ((), ())))
-        return of_inputs.reshape(inputs.shape), of_kernel, None if bias is None else sum_rows(rows)
+        of_bias = None
+        if bias is not None:
+            ones = jax.numpy.ones(len(rows), rows.dtype)
+            sums = jax.lax.dot_general(ones, rows, (((0,), (0,)), ((), ())), preferred_element_type="float32")
+            of_bias = sums.astype(rows.dtype)
+        return of_inputs.reshape(inputs.shape), of_kernel, of_bias
 
-    def sum_rows(rows: Tensor) -> Tensor:
-        ones = jax.numpy.ones(len(rows), rows.dtype)
-        sums = jax.lax.dot_general(ones, rows, (((0,), (0,)), ((), ())), preferred_element_type="float32")
-        return sums.astype(rows.dtype)
-
-    project.defvjp(remember, differentiate)
+    project.defvjp(lambda *given: (project(*given), given), differentiate)
     return lambda *tensors: project(*(None if tensor is None else ops.convert_to_tensor(tensor) for tensor in tensors))
 
 
@@ -96,21 +93,14 @@ def _with_jax_merge(plain: Callable[..., tuple[Tensor, ...]]) -> Callable[..., t
 
     split = jax.custom_vjp(plain, nondiff_argnums=(1, 2, 3))
 
-    def remember(fused: Tensor, *sizes: int) -> tuple[tuple[Tensor, ...], None]:
-        return split(fused, *sizes), None
-
     def differentiate(
         length: int, num_heads: int, head_dim: int, _: None, gradients: tuple[Tensor, ...]
     ) -> tuple[Tensor]:
         parts = [jax.numpy.swapaxes(gradient, 1, 2) for gradient in gradients]  # (batch, length, heads, head_dim)
         return (jax.numpy.stack(parts, axis=3).reshape(-1, length, 3 * num_heads * head_dim),)
 
-    split.defvjp(remember, differentiate)
-
-    def run(fused: Tensor, length: int, num_heads: int, head_dim: int) -> tuple[Tensor, ...]:
-        return split(ops.convert_to_tensor(fused), length, num_heads, head_dim)
-
-    return run
+    split.defvjp(lambda fused, *sizes: (split(fused, *sizes), None), differentiate)
+    return lambda fused, *sizes: split(ops.convert_to_tensor(fused), *sizes)
 
 
 @_with_jax_merge

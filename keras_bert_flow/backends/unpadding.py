@@ -6,8 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.tracing import has_packed_rows, is_recording
-from keras_bert_flow.backends.values import Tensor
+from keras_bert_flow.backends.values import Tensor, has_packed_rows, is_recording
 
 GROUPS = 4  # groups of rows for attention
 
@@ -51,17 +50,14 @@ def map_rows(function: Callable, tokens: Tensor, padding_mask: Tensor) -> Tensor
         tokens: (tokens, units).
         padding_mask: of the whole batch.
     """
-    groups = [_cut_width(rows) for rows in padding_mask.tensor_split(GROUPS)]
-    groups = [rows for rows in groups if rows.numel()]
+    groups = []
+    for rows in padding_mask.tensor_split(GROUPS):
+        columns = rows.any(dim=0).nonzero()  # those that are not padding in every row
+        if len(columns):
+            groups.append(rows[:, : int(columns.max()) + 1])
     parts = tokens.split([len(rows.nonzero()) for rows in groups])
     found = [function(pad_inputs(part, rows), rows) for part, rows in zip(parts, groups, strict=True)]
     return ops.concatenate([unpad_inputs(part, rows) for part, rows in zip(found, groups, strict=True)])
-
-
-def _cut_width(padding_mask: Tensor) -> Tensor:
-    """Remove the trailing columns that are padding in every row."""
-    columns = padding_mask.any(dim=0).nonzero()
-    return padding_mask[:, : int(columns.max()) + 1 if len(columns) else 0]
 
 
 def _find_places(padding_mask: Tensor) -> Tensor:

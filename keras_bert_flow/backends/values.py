@@ -1,9 +1,18 @@
-"""Types of tensors and shapes, and the values of variables, replicated ones included."""
+"""Tensors: their types, the values of variables, and what is known of values while operations are traced or recorded.
 
+`padding_mask` is 0 for padding and otherwise the number of the text that a token belongs to, from 1 in each row.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import keras
 import numpy as np
+
+_recording = ContextVar("recording", default=False)
+_packed_rows: ContextVar[bool | None] = ContextVar("packed_rows", default=None)
 
 # A tensor of the backend, a symbolic one of Keras, or what Keras converts to one. The three backends have no type in
 # common, and a docstring or a comment gives the dtype and the shape, which no type would say.
@@ -26,3 +35,43 @@ def as_tensor(variable: Any) -> Tensor:
     import tensorflow
 
     return tensorflow.convert_to_tensor(variable)
+
+
+# What is known of tensors that have no values yet, because operations are traced, recorded or exported.
+
+
+def is_recording() -> bool:
+    """Return whether operations are being recorded, so that nothing may depend on the value of a tensor."""
+    return _recording.get()
+
+
+@contextmanager
+def assume_packed_rows(value: bool | None, is_recorded: bool = False) -> Iterator[None]:
+    """Make `has_packed_rows` return a value, whatever the mask is; None: look it up where that is possible.
+
+    Args:
+        is_recorded: make `is_recording` true as well.
+    """
+    tokens = _packed_rows.set(value), _recording.set(is_recorded or _recording.get())
+    try:
+        yield
+    finally:
+        _packed_rows.reset(tokens[0])
+        _recording.reset(tokens[1])
+
+
+def has_packed_rows(padding_mask: Tensor) -> bool | None:
+    """Return whether a row holds several texts; None if that is not known without a wait for a device.
+
+    It is looked up on PyTorch on a CPU alone. What is compiled takes either kind of rows.
+
+    Args:
+        padding_mask: int, (batch, length).
+    """
+    if _packed_rows.get() is not None:
+        return _packed_rows.get()
+    if keras.backend.backend() != "torch" or padding_mask.device.type != "cpu" or is_recording():
+        return None
+    import torch
+
+    return None if torch.compiler.is_compiling() else bool((padding_mask > 1).any())

@@ -38,7 +38,7 @@ from keras_bert_flow.text.objectives.mlm import check_cutting
 from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.text.tokenizers.files import find_case, find_tokenizer_file
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables
-from keras_bert_flow.training.pretraining.fit import FREE, check_objective, check_padding
+from keras_bert_flow.training.fit import FREE, check_objective, check_padding
 
 # Check the inputs of a distillation: student, teacher and records.
 

@@ -49,12 +49,16 @@ from keras_bert_flow.training.finetuning.task_data import (
     TaskData,
     TaskFiles,
     check_task_files,
-    check_task_length,
     find_label_words,
     read_task_data,
 )
-from keras_bert_flow.training.finetuning.trained_part import check_trained_part
-from keras_bert_flow.training.pretraining.fit import check_objective, check_padding, check_shape
+from keras_bert_flow.training.fit import (
+    check_objective,
+    check_padding,
+    check_shape,
+    check_task_length,
+    check_trained_part,
+)
 
 # Check the beginning of a corpus, to refuse an unusable one without reading all of it.
 

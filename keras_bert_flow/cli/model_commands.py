@@ -67,7 +67,7 @@ def pretrain(
         folder = check_pretraining_stage(settings, records, initial_model, place)
         steps = settings.pretraining.total_steps
         with working(f"Pre-training for {steps:,} steps: loading Keras on {settings.backend}"):
-            from keras_bert_flow.backends.memory import keep_freed_memory
+            from keras_bert_flow.backends.runtime import keep_freed_memory
             from keras_bert_flow.training.pretraining.pretrain import pretrain as run
 
         keep_freed_memory()
@@ -93,7 +93,7 @@ def distill(
         folder = check_distillation_stage(settings, records, teacher, place)
         steps = settings.needed_distillation.total_steps
         with working(f"Distillation in {steps:,} steps: loading Keras on {settings.backend}"):
-            from keras_bert_flow.backends.memory import keep_freed_memory
+            from keras_bert_flow.backends.runtime import keep_freed_memory
             from keras_bert_flow.training.distillation import distill as run
 
         keep_freed_memory()
@@ -131,7 +131,7 @@ def finetune(
             finetuning = settings.finetuning.model_copy(update={"grid": GridConfig()})
             settings = settings.model_copy(update={"finetuning": finetuning})
         with working(f"Fine-tuning on {settings.task.name}: loading Keras on {settings.backend}"):
-            from keras_bert_flow.backends.memory import keep_freed_memory
+            from keras_bert_flow.backends.runtime import keep_freed_memory
             from keras_bert_flow.evaluation.summary import align
             from keras_bert_flow.evaluation.tables import grid_rows, read_grid
             from keras_bert_flow.training.finetuning.finetune import finetune as run

@@ -47,7 +47,6 @@ from keras_bert_flow.conversion.weights import (
 from keras_bert_flow.files.documents import read_file
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.backbone import Backbone
-from keras_bert_flow.models.heads.registry import TASK_HEADS
 from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.saved_as import (
     BAG_OF_WORDS,
@@ -57,6 +56,7 @@ from keras_bert_flow.models.saved_as import (
     MASKED_LM_HEAD,
     MASKED_LM_TABLE,
     POOLING,
+    TASK_HEADS,
     TEXT_POOLING,
     SavedAs,
 )

@@ -70,7 +70,7 @@ def export_adapter(model, backbone: Backbone, saved: SavedAs) -> tuple[dict[str,
     tensors: dict[str, np.ndarray] = {}
     for layer in layers:
         names = split_fused(known[layer.path])
-        pairs = layer.list_lora() if len(names) > 1 else {None: (layer.lora_kernel_a, layer.lora_kernel_b)}
+        pairs = layer.lora_matrices if len(names) > 1 else {None: (layer.lora_kernel_a, layer.lora_kernel_b)}
         for part, pair in pairs.items():
             name = names[PARTS.index(part) if part else 0]
             for end, matrix in zip((FIRST, SECOND), pair, strict=True):

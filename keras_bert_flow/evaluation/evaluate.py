@@ -71,7 +71,6 @@ from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.registry import KINDS
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables, read_task_files, read_unreachable
-from keras_bert_flow.training.finetuning.trained_part import COSTS
 from keras_bert_flow.training.loop.logs import read_log
 
 ONE_TEXT, IN_FILES = '"a text"', "--input QUESTIONS --output answers.jsonl"  # arguments of `kbf predict`
@@ -79,6 +78,7 @@ SEQUENCES = "sequences"
 SCORING_PAIRS, ASKING = JobPart("scoring minimal pairs", "masked sentences"), JobPart("asking the models", SEQUENCES)
 FITTING_WORDS, WRITING = JobPart("fitting the word baseline"), JobPart("writing")
 MODEL = "model"  # the model directory in a folder of pre-training
+COSTS = ("trained_parameters", "parameters", "peak_bytes")  # costs of a run in `run.json`
 PACKAGES = ("keras", "jax", "tensorflow", "torch", "numpy", "tokenizers", "grain", "apache-beam", "prefect")
 
 

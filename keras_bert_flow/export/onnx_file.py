@@ -56,7 +56,7 @@ def _write_from_torch(model: "ServedModel", path: Path) -> None:
     """
     import torch
 
-    from keras_bert_flow.backends.tracing import assume_packed_rows
+    from keras_bert_flow.backends.values import assume_packed_rows
 
     inputs, outputs = model.inputs, model.outputs
 

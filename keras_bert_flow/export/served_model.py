@@ -13,8 +13,7 @@ import keras
 from keras import ops
 
 from keras_bert_flow.conversion.model_directory import load_backbone, load_pretrainer, load_task_model
-from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.models.probing import make_vocabulary_model
+from keras_bert_flow.models.pretraining.masked_lm import MaskedLM, make_vocabulary_model
 from keras_bert_flow.prediction.load import EMBEDDING, FEATURES, FILL_MASK, find_task
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 

@@ -105,7 +105,7 @@ def make_function(model: "ServedModel") -> tuple[Callable, dict[str, "tf.TensorS
     """
     import tensorflow as tf
 
-    from keras_bert_flow.backends.tracing import assume_packed_rows
+    from keras_bert_flow.backends.values import assume_packed_rows
 
     compute: Callable = partial(model.model, training=False)
     variables = [variable.value for variable in model.model.variables]

@@ -1,40 +1,35 @@
-"""Multi-head self-attention and its fused projection."""
+"""Multi-head self-attention: its fused projection, how its scores depend on positions, and the layer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
-from keras_bert_flow.backends.attention import attend
 from keras_bert_flow.backends.fused import drop_values, fuse
+from keras_bert_flow.backends.kernels import attend
 from keras_bert_flow.backends.products import matmul, split_heads
 from keras_bert_flow.backends.unpadding import map_rows
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer, truncated_normal
 from keras_bert_flow.layers.masks import attention_bias, is_unpadded
-from keras_bert_flow.layers.patterns import (
+from keras_bert_flow.layers.shape import (
     FULL,
     LEARNED,
+    PATTERNS,
+    POSITIONS,
     Alibi,
     Disentangled,
+    EncoderShape,
     Full,
     Learned,
     Rotary,
     TransformerXL,
     describe_kind,
-    make_pattern,
-    make_positions,
+    make_kind,
 )
-from keras_bert_flow.layers.positions import (
-    alibi_bias,
-    make_sinusoids,
-    rotate,
-    score_disentangled,
-    shift_distances,
-)
-from keras_bert_flow.layers.shape import EncoderShape
 
 # Fused query-key-value projection, with separate LoRA matrices for each of the three.
 
@@ -49,6 +44,8 @@ class QueryKeyValue(Dense):
 
     Args:
         num_heads: number of attention heads.
+    Attributes:
+        lora_matrices: part → its two LoRA matrices; see `enable_lora`.
     """
 
     lora_enabled: bool  # defined by Keras' Dense
@@ -81,7 +78,7 @@ class QueryKeyValue(Dense):
         shapes = {"a": (inputs, rank), "b": (rank, units // len(PARTS))}
         initializers = {"a": a_initializer, "b": b_initializer}
         self._tracker.unlock()  # as in Keras' `enable_lora`; there is no public API
-        self._lora_matrices = {
+        self.lora_matrices = {
             part: tuple(
                 self.add_weight(
                     name=f"lora_{part}_{letter}", shape=shape, initializer=initializers[letter], dtype="float32"
@@ -101,36 +98,147 @@ class QueryKeyValue(Dense):
     @property
     def lora_kernel_a(self) -> Tensor:
         """The first LoRA matrices of all parts side by side, (inputs, parts · rank)."""
-        return ops.concatenate([first for first, _ in self._lora_matrices.values()], axis=1)
+        return ops.concatenate([first for first, _ in self.lora_matrices.values()], axis=1)
 
     @property
     def lora_kernel_b(self) -> Tensor:
         """The second LoRA matrices of all parts, stacked, (parts · rank, units); 0 in the columns of other parts."""
-        return ops.concatenate([self._spread(part, second) for part, (_, second) in self._lora_matrices.items()])
-
-    def _spread(self, part: str, matrix: Tensor) -> Tensor:
-        """Move the columns of a part, (rank, units / 3), to their positions in the kernel, (rank, units)."""
-        place, rank = PARTS.index(part), matrix.shape[0]
-        heads = ops.reshape(matrix, (rank, self.num_heads, 1, -1))  # (rank, heads, 1, head_dim)
-        padded = ops.pad(heads, ((0, 0), (0, 0), (place, len(PARTS) - 1 - place), (0, 0)))
-        return ops.reshape(padded, (rank, self.units))
-
-    def list_lora(self) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return part → its two LoRA matrices."""
-        return dict(self._lora_matrices)
+        spread = []
+        for part, (_, second) in self.lora_matrices.items():
+            place, rank = PARTS.index(part), second.shape[0]
+            heads = ops.reshape(second, (rank, self.num_heads, 1, -1))  # (rank, heads, 1, head_dim)
+            padded = ops.pad(heads, ((0, 0), (0, 0), (place, len(PARTS) - 1 - place), (0, 0)))
+            spread.append(ops.reshape(padded, (rank, self.units)))
+        return ops.concatenate(spread)
 
     def list_lora_matrices(self) -> dict[str, Tensor]:
         return {
             f"{part}_{letter}": matrix
-            for part, pair in self._lora_matrices.items()
+            for part, pair in self.lora_matrices.items()
             for letter, matrix in zip("ab", pair, strict=True)
         }
 
     def describe_lora(self) -> dict[str, Any]:
-        return super().describe_lora() | {"parts": list(self._lora_matrices)}
+        return super().describe_lora() | {"parts": list(self.lora_matrices)}
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"num_heads": self.num_heads}
+
+
+# Positions within attention: rotation, slopes over distances, and scores of relative positions. All depend on the
+# distance of two tokens alone, which in a packed row is the same as in the text by itself.
+
+
+def rotate(vectors: Tensor, theta: float) -> Tensor:
+    """Rotate queries or keys by their place in the row.
+
+    The product of a query and a key then depends on the distance of their places. The angle of the pair (i, i + half)
+    of the values of a head is place · theta^(-i / half); it is computed in float32.
+
+    Args:
+        vectors: float, (batch, heads, length, head_dim).
+        theta: base of the wavelengths, above 0.
+    Returns:
+        The shape and dtype of the vectors.
+    Raises:
+        ValueError: `head_dim` is odd.
+    Source: Su et al. 2021, section 3.2.2; arXiv:2104.09864. Halves as in EleutherAI/gpt-neox, `rotate_half`.
+    """
+    length, width = ops.shape(vectors)[2], vectors.shape[3]
+    if width % 2:
+        raise ValueError(f"Rotated heads must have an even width. Received: head_dim={width}. Change `num_heads`.")
+    half = width // 2
+    frequencies = ops.convert_to_tensor((theta ** (-np.arange(half) / half)).astype("float32"))
+    angles = ops.expand_dims(ops.arange(length, dtype="float32"), 1) * frequencies  # (length, half)
+    cosines, sines = ops.cos(angles), ops.sin(angles)
+    first, second = ops.cast(vectors[..., :half], "float32"), ops.cast(vectors[..., half:], "float32")
+    rotated = [first * cosines - second * sines, second * cosines + first * sines]
+    return ops.cast(ops.concatenate(rotated, axis=-1), vectors.dtype)
+
+
+def alibi_bias(length: Tensor | int, num_heads: int) -> Tensor:
+    """Return what ALiBi adds to the scores, float32, (1, heads, query, key): -slope · distance.
+
+    For a power of two of heads, their slopes are 2^(-8 / heads), its square, and so on. Otherwise: those of the next
+    lower power of two, then every second one of twice as many heads.
+
+    Source: Press et al. 2022, section 3; ofirpress/attention_with_linear_biases, `get_slopes`.
+    """
+    power = 1 << (num_heads.bit_length() - 1)
+    slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
+    between = 2.0 ** (-4.0 * np.arange(1, 2 * power + 1, 2) / power)
+    slopes = np.concatenate([slopes, between[: num_heads - power]]).astype("float32")
+    places = ops.arange(length, dtype="float32")
+    distances = ops.abs(ops.expand_dims(places, 1) - places)
+    return -ops.reshape(ops.convert_to_tensor(slopes), (1, num_heads, 1, 1)) * distances
+
+
+def make_sinusoids(length: Tensor | int, width: int) -> Tensor:
+    """Return the sinusoids of the distances length, length - 1, …, 1 - length, float32, (2 length, width).
+
+    Source: Vaswani et al. 2017, section 3.5, with the sines before the cosines as in Transformer-XL and XLNet.
+    """
+    distances = ops.cast(length, "float32") - ops.arange(2 * length, dtype="float32")
+    frequencies = ops.convert_to_tensor((10000.0 ** (-np.arange(0, width, 2) / width)).astype("float32"))
+    angles = ops.expand_dims(distances, 1) * frequencies
+    return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1)
+
+
+def shift_distances(scores: Tensor) -> Tensor:
+    """Take from the scores of all distances those of each query and key.
+
+    Args:
+        scores: float, (batch, heads, query, 2 length). Of the distances of `make_sinusoids`.
+    Returns:
+        float, (batch, heads, query, key). That of the distance query - key.
+    Source: Dai et al. 2019, appendix B: shifting each row by one more is a reshape.
+    """
+    batch, heads, length, _ = ops.shape(scores)
+    flat = ops.reshape(scores, (batch, heads, -1))[:, :, length:]
+    return ops.reshape(flat, (batch, heads, length, -1))[..., :length]
+
+
+def find_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
+    """Return the row of the table of relative positions for the distances -max_distance to max_distance, int32.
+
+    Source: microsoft/DeBERTa, `make_log_bucket_position`. Floor and ceiling decide between neighbouring buckets, so the
+    logarithms are computed in float64 with NumPy, on every backend.
+    """
+    distances = np.arange(-max_distance, max_distance + 1)
+    middle = num_buckets // 2
+    far = np.maximum(np.abs(distances), middle)
+    steps = np.ceil(np.log(far / middle) / np.log((max_distance - 1) / middle) * (middle - 1))
+    buckets = np.where(np.abs(distances) < middle, distances, np.sign(distances) * (steps + middle))
+    return np.clip(buckets + num_buckets, 0, 2 * num_buckets - 1).astype("int32")
+
+
+def score_disentangled(query: Tensor, key: Tensor, table: tuple[Tensor, Tensor], kind: Disentangled) -> Tensor:
+    """Return what relative positions add to the scores: content to position, and position to content.
+
+    Both terms take the row of query - key. The paper's section 3.2 has key - query in the second; its code does not.
+
+    Args:
+        query, key: float, (batch, heads, length, head_dim).
+        table: queries and keys of the table of relative positions, float, (1, heads, 2 num_buckets, head_dim).
+    Returns:
+        float, (batch, heads, query, key).
+    """
+    batch, heads, length, _ = ops.shape(query)
+    places, most = ops.arange(length, dtype="int32"), kind.max_distance
+    distances = ops.clip(ops.expand_dims(places, 1) - places, -most, most)
+    rows = ops.take(ops.convert_to_tensor(find_buckets(kind.num_buckets, most)), distances + most)  # (query, key)
+    by_query, by_key = (
+        ops.take_along_axis(
+            ops.matmul(vectors, ops.swapaxes(others, -1, -2)),  # (batch, heads, length, row)
+            ops.broadcast_to(chosen, (batch, heads, length, length)),
+            axis=-1,
+        )
+        for vectors, others, chosen in ((query, table[1], rows), (key, table[0], ops.transpose(rows)))
+    )
+    return by_query + ops.swapaxes(by_key, -1, -2)
+
+
+# The softmax of the scores, and the layer.
 
 
 def masked_softmax(scores: Tensor, bias: Tensor) -> Tensor:
@@ -161,8 +269,8 @@ class MultiHeadSelfAttention(ShapedLayer):
     Query, key and value are one fused projection; see `QueryKeyValue`.
 
     Args:
-        pattern: which keys of its text a query may attend to: one of `layers.patterns`, or its serialised form.
-        positions: how attention depends on positions: one of `layers.patterns`, or its serialised form.
+        pattern: which keys of its text a query may attend to: one of `layers.shape`, or its serialised form.
+        positions: how attention depends on positions: one of `layers.shape`, or its serialised form.
     Call arguments:
         inputs: float, (batch, length, hidden), or tokens without padding, (tokens, hidden); see `UnpadInputs`.
         padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding; masks
@@ -184,7 +292,7 @@ class MultiHeadSelfAttention(ShapedLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(shape, **kwargs)
-        self.pattern, self.positions = make_pattern(pattern), make_positions(positions)
+        self.pattern, self.positions = make_kind(pattern, PATTERNS), make_kind(positions, POSITIONS)
         self.query_key_value = self.make_dense(
             3 * self.shape.hidden_dim, "query_key_value", kind=QueryKeyValue, num_heads=self.shape.num_heads
         )

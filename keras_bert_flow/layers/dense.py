@@ -7,8 +7,8 @@ from typing import Any
 import keras
 
 from keras_bert_flow.backends.fused import drop_values, dropped_steps, fuse
+from keras_bert_flow.backends.kernels import keep_inputs
 from keras_bert_flow.backends.products import matmul, project
-from keras_bert_flow.backends.residual import keep_inputs
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shape
 
@@ -17,27 +17,24 @@ from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shap
 HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh")
 
 
-def get_activation(hidden_act: str) -> Callable[[Tensor], Tensor]:
+def get_activation(hidden_act: str, is_for_training: bool = False) -> Callable[[Tensor], Tensor]:
     """Return an activation function by name.
 
     `gelu` is the erf form of the 2018 release. `gelu_tanh` is the approximation that google-research/bert adopted in
     February 2019 and used for its 24 small models of 2020.
 
+    Args:
+        is_for_training: return the function with a cheaper gradient, for inputs of few shapes; see `fused.fuse`.
     Raises:
         ValueError: the name is neither of the two.
     """
-    if hidden_act == "gelu":
-        return _gelu_erf
-    if hidden_act == "gelu_tanh":
-        return _gelu_tanh
-    raise ValueError(
-        f"`hidden_act` must be one of {', '.join(HIDDEN_ACTIVATIONS)}. Received: hidden_act={hidden_act!r}. Try 'gelu'."
-    )
-
-
-def get_training_activation(hidden_act: str) -> Callable[[Tensor], Tensor]:
-    """Return the same function with a cheaper gradient, for inputs of few shapes; see `fusion.fuse`."""
-    return _TRAINING_FORMS[get_activation(hidden_act)]
+    if hidden_act not in HIDDEN_ACTIVATIONS:
+        raise ValueError(
+            f"`hidden_act` must be one of {', '.join(HIDDEN_ACTIVATIONS)}. Received: hidden_act={hidden_act!r}. "
+            "Try 'gelu'."
+        )
+    function = _gelu_erf if hidden_act == "gelu" else _gelu_tanh
+    return _TRAINING_FORMS[function] if is_for_training else function
 
 
 def _gelu_erf(inputs: Tensor) -> Tensor:
@@ -167,6 +164,10 @@ class SavesLora(keras.layers.Layer):
         for name, variable in state.items():
             variable.assign(store[name])
 
+    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
+        """Quantise as Keras does, without its type check, which rejects subclasses."""
+        super().quantize(mode, type_check=False, config=config)
+
     def list_lora_matrices(self) -> dict[str, Tensor]:
         """Return the LoRA matrices by name."""
         weight = next(name for name in _WEIGHTS if hasattr(self, f"_{name}"))
@@ -188,18 +189,10 @@ class SavesLora(keras.layers.Layer):
 class OutputDense(SavesLora, keras.layers.Dense):
     """`keras.layers.Dense` of a head."""
 
-    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantise as Keras does, without its type check, which rejects subclasses."""
-        super().quantize(mode, type_check=False, config=config)
-
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TokenEmbedding(SavesLora, keras.layers.ReversibleEmbedding):
     """`keras.layers.ReversibleEmbedding` of tokens."""
-
-    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantise as Keras does, without its type check, which rejects subclasses."""
-        super().quantize(mode, type_check=False, config=config)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -219,10 +212,6 @@ class Dense(SavesLora, keras.layers.Dense):
             added = matmul(narrow, self.lora_kernel_b) * (self.lora_alpha / self.lora_rank)
             outputs = project(inputs, self._kernel, self.bias) + added
         return outputs if self.activation is None else self.activation(outputs)
-
-    def quantize(self, mode: str | None = None, type_check: bool = True, config: Any = None) -> None:
-        """Quantise as Keras does, without its type check, which rejects subclasses."""
-        super().quantize(mode, type_check=False, config=config)
 
 
 # Base class of the encoder layers, which take the shape of their encoder.

@@ -7,8 +7,7 @@ import keras
 from keras import ops
 
 from keras_bert_flow.backends.products import matmul, one_hot
-from keras_bert_flow.backends.tracing import has_packed_rows
-from keras_bert_flow.backends.values import Shape, Tensor
+from keras_bert_flow.backends.values import Shape, Tensor, has_packed_rows
 from keras_bert_flow.layers.dense import ShapedLayer, truncated_normal
 from keras_bert_flow.layers.masks import text_positions
 from keras_bert_flow.layers.shape import EncoderShape
@@ -94,15 +93,13 @@ class BertEmbeddings(ShapedLayer):
 def _restart_positions(rows: Tensor, padding_mask: Tensor) -> Tensor:
     """Return the row of each token's position in its text: (length, width), or (batch, length, width) if packed."""
 
-    def restart() -> Tensor:
-        return ops.take(rows, text_positions(padding_mask), axis=0)
-
-    def keep() -> Tensor:
-        return ops.broadcast_to(rows, (*ops.shape(padding_mask), rows.shape[-1]))
-
     is_packed = has_packed_rows(padding_mask)
     if is_packed is False:
         return rows
     if is_packed or keras.backend.backend() == "torch":  # which would wait for the device to choose
-        return restart()
-    return ops.cond(ops.any(padding_mask > 1), restart, keep)
+        return ops.take(rows, text_positions(padding_mask), axis=0)
+    return ops.cond(
+        ops.any(padding_mask > 1),
+        lambda: ops.take(rows, text_positions(padding_mask), axis=0),
+        lambda: ops.broadcast_to(rows, (*ops.shape(padding_mask), rows.shape[-1])),
+    )

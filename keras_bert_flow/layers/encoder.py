@@ -7,13 +7,22 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.residual import add_and_norm
+from keras_bert_flow.backends.kernels import add_and_norm
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.attention import PARTS, MultiHeadSelfAttention
-from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, get_training_activation, lora_uniform
+from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, lora_uniform
 from keras_bert_flow.layers.masks import MASKED_SCORE
-from keras_bert_flow.layers.patterns import FULL, LEARNED, Full, Learned, describe_kind, make_pattern, make_positions
-from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.layers.shape import (
+    FULL,
+    LEARNED,
+    PATTERNS,
+    POSITIONS,
+    EncoderShape,
+    Full,
+    Learned,
+    describe_kind,
+    make_kind,
+)
 
 # Encode several texts per row: merge them into the batch axis, and split the outputs again.
 
@@ -138,7 +147,7 @@ class EncoderBlock(ShapedLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(shape, **kwargs)
-        self.pattern, self.positions = make_pattern(pattern), make_positions(positions)
+        self.pattern, self.positions = make_kind(pattern, PATTERNS), make_kind(positions, POSITIONS)
         self.is_rematerialised = False
         get_activation(self.shape.hidden_act)  # raises for an unknown name
         shared = self.shape.shared_parts
@@ -187,7 +196,7 @@ class EncoderBlock(ShapedLayer):
     ) -> Tensor:
         attended = self.attention(inputs, padding_mask, bias, training=training)
         hidden = add_and_norm(inputs, attended, self.attention_layer_norm, self.attention_dropout.draw(training))
-        activation = (get_training_activation if training else get_activation)(self.shape.hidden_act)
+        activation = get_activation(self.shape.hidden_act, is_for_training=bool(training))
         transformed = self.output_dense(activation(self.intermediate(hidden)))
         return add_and_norm(hidden, transformed, self.output_layer_norm, self.output_dropout.draw(training))
 
@@ -201,7 +210,7 @@ class EncoderBlock(ShapedLayer):
         return super().get_config() | kinds
 
     def enable_lora(self, rank: int, alpha: float, targets: Sequence[str]) -> None:
-        """Add LoRA to the targets; see `models.trained_weights.enable_lora`. Layers that blocks share get it once."""
+        """Add LoRA to the targets; see `Backbone.enable_lora`. Layers that blocks share get it once."""
         attention, parts = self.attention, [part for part in PARTS if part in targets]
         layers = [(attention.query_key_value, {"parts": parts})] if parts else []
         layers += [(attention.output_dense, {})] if "attention_output" in targets else []

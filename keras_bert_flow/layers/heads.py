@@ -254,11 +254,10 @@ class ReplaceTokens(keras.layers.Layer):
         places = one_hot(mask_positions, ops.shape(token_ids)[1], dtype="int32")
         places = places * ops.cast(mask_positions > 0, "int32")[..., None]
         is_masked = ops.max(places, axis=1) > 0
-
-        def put(tokens: Tensor) -> Tensor:
-            return ops.where(is_masked, ops.max(places * ops.cast(tokens, "int32")[..., None], axis=1), token_ids)
-
-        replaced, original = put(drawn), put(mask_ids)
+        replaced, original = (
+            ops.where(is_masked, ops.max(places * ops.cast(tokens, "int32")[..., None], axis=1), token_ids)
+            for tokens in (drawn, mask_ids)
+        )
         return {"token_ids": replaced, "is_replaced": ops.not_equal(replaced, original)}
 
     def compute_output_spec(

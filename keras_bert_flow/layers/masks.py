@@ -10,10 +10,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.tracing import has_packed_rows
 from keras_bert_flow.backends.unpadding import is_unpaddable, pad_inputs, unpad_inputs
-from keras_bert_flow.backends.values import Shape, Tensor
-from keras_bert_flow.layers.patterns import FULL, Full, describe_kind, make_pattern
+from keras_bert_flow.backends.values import Shape, Tensor, has_packed_rows
+from keras_bert_flow.layers.shape import FULL, PATTERNS, Full, describe_kind, make_kind
 
 # Far below any score, yet finite: in a row without real keys it absorbs the scores, and the softmax is uniform instead
 # of NaN. google-research/bert adds -10000, which gives the same result wherever there is a real key.
@@ -77,7 +76,7 @@ class AttentionBias(keras.layers.Layer):
     """`attention_bias` as a layer, computed once for all blocks of an encoder that share a pattern.
 
     Args:
-        pattern: a pattern of `layers.patterns`, or its serialised form.
+        pattern: a pattern of `layers.shape`, or its serialised form.
     Call arguments:
         padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding.
     Returns:
@@ -86,7 +85,7 @@ class AttentionBias(keras.layers.Layer):
 
     def __init__(self, pattern: Full | Mapping[str, Any] = FULL, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.pattern = make_pattern(pattern)
+        self.pattern = make_kind(pattern, PATTERNS)
 
     def build(self, padding_mask_shape: Shape) -> None:
         pass

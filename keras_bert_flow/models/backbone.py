@@ -8,8 +8,7 @@ from typing import Any, Self
 import keras
 
 from keras_bert_flow.backends.products import product_dtype
-from keras_bert_flow.backends.values import Tensor
-from keras_bert_flow.by_name import load_by_name, load_public
+from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.dense import Dense, TokenEmbedding, truncated_normal
 from keras_bert_flow.layers.masks import AttentionBias, PadInputs, UnpadInputs
 from keras_bert_flow.layers.shape import EncoderShape
@@ -23,13 +22,13 @@ from keras_bert_flow.models.trained_weights import (
     LORA,
     QUANTIZED,
     QUERY,
+    TARGETS,
     VALUE,
     describe_frozen,
     describe_lora,
     describe_quantized,
-    enable_lora,
     freeze,
-    freeze_lowest,
+    list_lora_layers,
     quantize,
     restore_lora,
 )
@@ -96,31 +95,38 @@ LOAD = "keras_bert_flow.conversion.model_directory:load_model"
 SAVE = "keras_bert_flow.conversion.model_directory:save_model_directory"
 
 
-def load_preset(kind: type, path: str | Path, **overrides: Any) -> Any:
-    """Load a model of class `kind` from a model directory, and note the directory for its preprocessor."""
-    model = load_by_name(LOAD)(kind, path, **overrides)
-    getattr(model, "backbone", model).preset = str(path)
-    return model
+class PresetModel(ReentrantModel):
+    """Base class of models that are loaded from a model directory and saved as one; abstract."""
 
+    @classmethod
+    def from_preset(cls, path: str | Path, **overrides: Any) -> Self:
+        """Load from a model directory, ours or Hugging Face's, and note the directory for the preprocessor.
 
-def load_preprocessor(path: str | Path, max_positions: int) -> Any:
-    """Return the `TextPreprocessor` of a model directory, or None if it holds no tokenizer."""
-    return load_public("TextPreprocessor").of_model(path, max_positions)
+        Dropout rates, `dtype` and `name` can be overridden. If the directory has no head for the task, only its encoder
+        is loaded and the head is newly initialised: if it has classes, `labels` or `num_classes` must be given.
+        `new_head=True` ignores the head in the directory, for a task with other classes. A pooler that the directory
+        lacks is newly initialised if the model needs one; one that it does not need is dropped.
+        """
+        model = load_by_name(LOAD)(cls, path, **overrides)
+        getattr(model, "backbone", model).preset = str(path)
+        return model
 
+    def save_to_preset(self, path: str | Path, **details: Any) -> None:
+        """Write a model directory, with the tokenizer of the preprocessor unless a vocabulary is given.
 
-def save_preset(model: keras.Model, path: str | Path, **details: Any) -> None:
-    """Write a model to a model directory, with the tokenizer of its preprocessor unless a vocabulary is given."""
-    load_by_name(SAVE)(model, path, **details)
-    preprocessor = getattr(model, "preprocessor", None)
-    if preprocessor is not None and details.get("vocabulary_path") is None:
-        preprocessor.tokenizer.write(Path(path))
+        See `conversion.model_directory.save_model_directory`.
+        """
+        load_by_name(SAVE)(self, path, **details)
+        preprocessor = getattr(self, "preprocessor", None)
+        if preprocessor is not None and details.get("vocabulary_path") is None:
+            preprocessor.tokenizer.write(Path(path))
 
 
 INPUT_NAMES = ("token_ids", "segment_ids", "padding_mask")
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class Backbone(ReentrantModel):
+class Backbone(PresetModel):
     """Bidirectional transformer encoder for texts or pairs of texts.
 
     Inputs, int32, (batch, length): `token_ids`, `segment_ids` (0 for the first text, 1 for the second) and
@@ -205,24 +211,10 @@ class Backbone(ReentrantModel):
         """Build an encoder of a published size: tiny, mini, small, medium, base or large."""
         return cls(vocabulary_size=vocabulary_size, **(get_size(size) | overrides))
 
-    @classmethod
-    def from_preset(cls, path: str | Path, **overrides: Any) -> Self:
-        """Load from a model directory, ours or Hugging Face's; dropout rates, `dtype` and `name` can be overridden."""
-        return load_preset(cls, path, **overrides)
-
-    def save_to_preset(self, path: str | Path, **details: Any) -> None:
-        """Write a model directory; see `conversion.model_directory.save_model_directory`."""
-        save_preset(self, path, **details)
-
     def list_id_sizes(self) -> dict[str, int | None]:
         """Return input name → the number of ids that its table has, None for places in a row."""
         sizes = {"token_ids": self.vocabulary_size, "mask_positions": None}
         return sizes | ({"segment_ids": self.shape.num_segments} if self.shape.num_segments > 1 else {})
-
-    def embed(self, token_ids: Tensor, segment_ids: Tensor, padding_mask: Tensor) -> Tensor:
-        """Return the output of the embeddings, (batch, length, embedding), for a second encoder that shares them."""
-        embeddings = self.get_layer("embeddings")
-        return embeddings(self.token_embedding(token_ids), segment_ids, padding_mask=padding_mask)
 
     def find_depths(self) -> dict[str, int]:
         """Return weight path → depth: 0 for the embeddings, 1 for the lowest block, and so on.
@@ -243,12 +235,43 @@ class Backbone(ReentrantModel):
         return {path: heads for block in self.blocks for path, heads in block.list_matrices().items()}
 
     def freeze_lowest(self, num_blocks: int) -> None:
-        """Freeze the embeddings and the lowest blocks; see `models.trained_weights.freeze_lowest`."""
-        freeze_lowest(self, num_blocks)
+        """Freeze the embeddings and the lowest blocks; a pooler stays trainable.
+
+        Args:
+            num_blocks: number of blocks; 0: only the embeddings.
+        Raises:
+            ValueError: there are fewer blocks.
+        """
+        if not 0 <= num_blocks <= len(self.blocks):
+            raise ValueError(
+                f"The frozen blocks must be from 0 to {len(self.blocks)}, those of the model. Received: {num_blocks}."
+            )
+        depths = self.find_depths()
+        for weight in self.weights:
+            if depths.get(weight.path, num_blocks + 1) <= num_blocks:
+                weight.trainable = False
 
     def enable_lora(self, rank: int, alpha: float = ALPHA, targets: Sequence[str] = (QUERY, VALUE)) -> None:
-        """Freeze the embeddings and the blocks, and add LoRA; see `models.trained_weights.enable_lora`."""
-        enable_lora(self, rank, alpha, targets)
+        """Freeze the embeddings and the blocks, and add LoRA to projections of each block.
+
+        The pooler and the head stay trainable. Call this before the model is compiled.
+
+        Args:
+            rank: rank of the matrices.
+            alpha: their product is scaled by `alpha / rank`.
+            targets: some of `TARGETS`; `feed_forward` means both of its projections.
+        Raises:
+            ValueError: the rank or a target is invalid, or LoRA is already enabled.
+        """
+        if not (isinstance(rank, int) and rank >= 1 and alpha > 0):
+            raise ValueError(f"LoRA must have a rank of 1 or more, and an alpha above 0. Received: {rank=}, {alpha=}.")
+        if not targets or not {*targets} <= {*TARGETS}:
+            raise ValueError(f"LoRA must have targets among {', '.join(TARGETS)}. Received: {list(targets)}.")
+        if list_lora_layers(self):
+            raise ValueError("LoRA must be enabled once. Received: a backbone that has it. Load it anew.")
+        self.freeze_lowest(len(self.blocks))
+        for block in self.blocks:
+            block.enable_lora(rank, alpha, targets)
 
     def set_rematerialised(self, is_rematerialised: bool = True) -> None:
         """Enable or disable rematerialisation (gradient checkpointing) of each encoder block, before the first step."""

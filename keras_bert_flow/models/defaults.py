@@ -8,7 +8,6 @@ import keras
 from keras import ops
 
 from keras_bert_flow.backends.fused import best_classes, cross_entropies, fuse, is_computable
-from keras_bert_flow.backends.memory import is_torch_on_processor
 from keras_bert_flow.backends.optimizers import (
     UNFUSED,
     apply_at_once,
@@ -16,6 +15,7 @@ from keras_bert_flow.backends.optimizers import (
     step_at_once,
     step_by_torch,
 )
+from keras_bert_flow.backends.runtime import is_torch_on_processor
 from keras_bert_flow.backends.values import Tensor, as_tensor
 
 # Weight decay exclusions that survive saving, which Keras leaves out of a saved optimizer.
@@ -115,11 +115,9 @@ class DenseAdamW(_AdamW):
         missing_1, missing_2 = (1 - ops.power(beta, step) for beta in (self.beta_1, self.beta_2))
         rate = ops.cast(learning_rate, "float32") * ops.sqrt(missing_2) / missing_1
         values = [as_tensor(place) for place in places]
-        for place, value in zip(places, step_at_once(gradient, *values, rate, *self._constants()), strict=True):
+        constants = self.beta_1, self.beta_2, self.epsilon
+        for place, value in zip(places, step_at_once(gradient, *values, rate, *constants), strict=True):
             self.assign(place, value)
-
-    def _constants(self) -> tuple[float, float, float]:
-        return self.beta_1, self.beta_2, self.epsilon
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

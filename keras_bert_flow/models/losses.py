@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bert_flow.backends.values import Tensor
@@ -143,10 +144,16 @@ class DatasetLosses:
             return None
         return cls(losses, {name: 1.0 if weights is None else weights.get(name, 1.0) for name in losses})
 
-    def are_built(self, metrics: list[Any]) -> bool:
-        """Return whether the metrics of a model include those of single losses, which Keras creates late."""
-        names = {metric.name for metric in metrics}
-        return len(self._losses) == 1 or all(f"{name}_loss" in names for name in self._losses)
+    def build_metrics(self, model: keras.Model) -> None:
+        """Create the metrics of single losses, which Keras does in a step that computes them its way."""
+        names = {metric.name for metric in model.metrics}
+        if len(self._losses) == 1 or all(f"{name}_loss" in names for name in self._losses):
+            return
+        shapes = {name: [size or 1 for size in output.shape] for name, output in model.output.items()}
+        outputs = {name: np.zeros(shape, "float32") for name, shape in shapes.items()}
+        labels = {name: np.zeros(output.shape[:-1], "int32") for name, output in outputs.items()}
+        model.compute_loss(y=labels, y_pred=outputs)
+        model.reset_metrics()
 
     def update(self, metrics: list[Any], y: Any, y_pred: Any, sample_weight: Any) -> None:
         """Add a batch to the metrics of a model: `loss`, and of several outputs `OUTPUT_loss` each."""
@@ -227,8 +234,8 @@ class ContrastiveLoss(TokenLoss):
         self.scale = scale
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
-        logits = candidate_logits(y_pred, y_true, sample_weight, self.scale)
-        return super().__call__(_own_places(logits), logits, sample_weight)
+        own, logits = candidate_logits(y_pred, y_true, sample_weight, self.scale)
+        return super().__call__(own, logits, sample_weight)
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"scale": self.scale}
@@ -239,8 +246,8 @@ class ContrastiveAccuracy(TokenAccuracy):
     """Share of pairs whose second text is the nearest of the candidates of `ContrastiveLoss`."""
 
     def update_state(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> None:
-        logits = candidate_logits(y_pred, y_true, sample_weight)
-        return super().update_state(_own_places(logits), logits, sample_weight)
+        own, logits = candidate_logits(y_pred, y_true, sample_weight)
+        return super().update_state(own, logits, sample_weight)
 
 
 def pair_cosines(vectors: Tensor) -> Tensor:
@@ -249,27 +256,23 @@ def pair_cosines(vectors: Tensor) -> Tensor:
     return ops.sum(units[:, 0] * units[:, 1], axis=-1)
 
 
-def candidate_logits(vectors: Tensor, numbers: Tensor, weights: Tensor | None = None, scale: float = 1.0) -> Tensor:
-    """Return the scaled cosine of each first text with each second one, (batch, batch).
+def candidate_logits(
+    vectors: Tensor, numbers: Tensor, weights: Tensor | None = None, scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Return the place of each row's own second text, (batch,), and logits, (batch, batch).
 
-    It is `MASKED_SCORE` if the second text is not a valid negative: it is filler, or its pair shares a text with that
-    of the row. Each row's own second text is always a candidate.
+    A logit is the scaled cosine of a first text with a second one. It is `MASKED_SCORE` if the second text is not a
+    valid negative: it is filler, or its pair shares a text with that of the row. Each row's own second text is always a
+    candidate.
     """
     units = unit_length(ops.convert_to_tensor(vectors))
     logits = ops.matmul(units[:, 0], ops.transpose(units[:, 1])) * scale
     is_own = ops.eye(ops.shape(logits)[0], dtype="bool")
-    is_negative = ops.logical_not(_share_a_text(ops.cast(numbers, "int32")))
+    numbers = ops.cast(numbers, "int32")
+    is_same = ops.equal(numbers[:, None, :, None], numbers[None, :, None, :])  # (pair, pair, its text, its text)
+    is_negative = ops.logical_not(ops.any(is_same, axis=(-1, -2)))
     if weights is not None:
         is_real = ops.reshape(ops.cast(weights, "float32"), (1, -1)) > 0
         is_negative = ops.logical_and(is_negative, is_real)
-    return ops.where(ops.logical_or(is_own, is_negative), logits, ops.cast(MASKED_SCORE, logits.dtype))
-
-
-def _share_a_text(numbers: Tensor) -> Tensor:
-    """Return whether two pairs have a text in common, bool, (batch, batch)."""
-    is_same = ops.equal(numbers[:, None, :, None], numbers[None, :, None, :])  # (pair, pair, its text, its text)
-    return ops.any(is_same, axis=(-1, -2))
-
-
-def _own_places(logits: Tensor) -> Tensor:
-    return ops.arange(ops.shape(logits)[0], dtype="int32")
+    logits = ops.where(ops.logical_or(is_own, is_negative), logits, ops.cast(MASKED_SCORE, logits.dtype))
+    return ops.arange(ops.shape(logits)[0], dtype="int32"), logits

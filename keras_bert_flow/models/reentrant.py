@@ -7,8 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.backends.captured import CapturedStep
-from keras_bert_flow.backends.steps import StatelessLoops, keeping_grad_mode, make_test_function
+from keras_bert_flow.backends.steps import CapturedStep, StatelessLoops, keeping_grad_mode, make_test_function
 
 
 class ReentrantModel(keras.Model):

@@ -1,6 +1,36 @@
-"""How a model is saved in a model directory, and names of poolings; importable without Keras."""
+"""Model classes by kind of task and by objective, and how each is saved in a model directory.
+
+Importable without Keras: a class is loaded when it is asked for.
+"""
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from keras_bert_flow.by_name import Registry
+
+# kind of task, as in `Task.kind` → model class
+TASK_HEADS: Registry[Any] = Registry(
+    "The kind of a task",
+    {
+        "classification": "keras_bert_flow.models.heads.classifiers:TextClassifier",
+        "regression": "keras_bert_flow.models.heads.classifiers:TextRegressor",
+        "multi_label": "keras_bert_flow.models.heads.classifiers:MultiLabelClassifier",
+        "token_classification": "keras_bert_flow.models.heads.classifiers:TokenClassifier",
+        "question_answering": "keras_bert_flow.models.heads.choosers:QuestionAnswerer",
+        "multiple_choice": "keras_bert_flow.models.heads.choosers:MultipleChoice",
+        "sentence_embedding": "keras_bert_flow.models.heads.embedders:PairEmbedder",
+    },
+)
+# objective, one of `text.objectives.OBJECTIVES` → model class
+PRETRAINERS: Registry[Any] = Registry(
+    "An objective",
+    {
+        "mlm": "keras_bert_flow.models.pretraining.masked_lm:MaskedLM",
+        "mlm_nsp": "keras_bert_flow.models.pretraining.masked_lm:BertPretrainer",
+        "mlm_sop": "keras_bert_flow.models.pretraining.masked_lm:BertPretrainer",
+        "rtd": "keras_bert_flow.models.pretraining.replaced_tokens:ReplacedTokenPretrainer",
+    },
+)
 
 CLASSES = ("num_classes", "labels")
 POOLING = ("pooling", "normalize")
@@ -19,7 +49,7 @@ REPLACED_TOKENS_HEAD = {
     "replaced_dense": "discriminator_predictions.dense",
     "replaced": "discriminator_predictions.dense_prediction",
 }
-WORDS_TRANSFORM = {  # of `heads.text_pooling.transform_mean`; `transformers` skips them with a warning
+WORDS_TRANSFORM = {  # of `heads.classifiers.transform_mean`; `transformers` skips them with a warning
     "words_dense": "cls.words.transform.dense",
     "words_norm": "cls.words.transform.LayerNorm",
 }
@@ -63,7 +93,7 @@ class SavedAs:
     is_of_task: bool = True
 
 
-# Names of the poolings of heads for whole texts; importable without Keras.
+# Names of the poolings of heads for whole texts.
 
 CLS, MEAN, BAG_OF_WORDS = "cls", "mean", "bag_of_words"
 TEXT_POOLINGS = (CLS, MEAN, BAG_OF_WORDS)

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_bert_flow.backends.values import Tensor, read_variable
+from keras_bert_flow.backends.values import read_variable
 
 FROZEN = "frozen"  # key in the config of a model
 
@@ -40,24 +40,6 @@ def freeze(model: keras.Model, config: Mapping[str, Any] | None) -> keras.Model:
     return model
 
 
-def freeze_lowest(backbone: keras.Model, num_blocks: int) -> None:
-    """Freeze the embeddings of a backbone and its lowest blocks; a pooler stays trainable.
-
-    Args:
-        num_blocks: number of blocks; 0: only the embeddings.
-    Raises:
-        ValueError: the backbone has fewer blocks.
-    """
-    if not 0 <= num_blocks <= len(backbone.blocks):
-        raise ValueError(
-            f"The frozen blocks must be from 0 to {len(backbone.blocks)}, those of the model. Received: {num_blocks}."
-        )
-    depths = backbone.find_depths()
-    for weight in backbone.weights:
-        if depths.get(weight.path, num_blocks + 1) <= num_blocks:
-            weight.trainable = False
-
-
 # LoRA: train low-rank matrices in addition to the projections of a frozen encoder.
 #
 # Source: Hu et al. 2021, section 4; arXiv:2106.09685.
@@ -72,31 +54,6 @@ QUERY, KEY, VALUE, ATTENTION_OUTPUT, FEED_FORWARD = TARGETS = (
 LORA = "lora"  # key in the config of a model
 ALPHA = 8.0  # as in peft; with it the learning rate need not change with the rank (section 4.1)
 _VARIABLES = "lora_"  # prefix of the names of LoRA variables, also in Keras
-
-
-def enable_lora(
-    backbone: keras.Model, rank: int, alpha: float = ALPHA, targets: Sequence[str] = (QUERY, VALUE)
-) -> None:
-    """Freeze the embeddings and the blocks of a backbone, and add LoRA to projections of each block.
-
-    The pooler and the head stay trainable. Call this before the model is compiled.
-
-    Args:
-        rank: rank of the matrices.
-        alpha: their product is scaled by `alpha / rank`.
-        targets: some of `TARGETS`; `feed_forward` means both of its projections.
-    Raises:
-        ValueError: the rank or a target is invalid, or LoRA is already enabled.
-    """
-    if not (isinstance(rank, int) and rank >= 1 and alpha > 0):
-        raise ValueError(f"LoRA must have a rank of 1 or more, and an alpha above 0. Received: {rank=}, {alpha=}.")
-    if not targets or not {*targets} <= {*TARGETS}:
-        raise ValueError(f"LoRA must have targets among {', '.join(TARGETS)}. Received: {list(targets)}.")
-    if list_lora_layers(backbone):
-        raise ValueError("LoRA must be enabled once. Received: a backbone that has it. Load it anew.")
-    freeze_lowest(backbone, len(backbone.blocks))
-    for block in backbone.blocks:
-        block.enable_lora(rank, alpha, targets)
 
 
 def list_lora_layers(model: keras.Model) -> list[Any]:
@@ -134,23 +91,20 @@ def read_merged(model: keras.Model) -> Iterator[tuple[keras.Variable, np.ndarray
 
     Keras merges in the compute dtype, which in mixed precision also rounds the frozen weight.
     """
-    layers = {id(_find_adapted(layer)[0]): layer for layer in list_lora_layers(model)}
+    adapted = {}
+    for layer in list_lora_layers(model):
+        name = "kernel" if hasattr(layer, "_kernel") else "embeddings"
+        # Keras leaves the private `_kernel` and `_embeddings` to subclasses.
+        adapted[id(getattr(layer, f"_{name}"))] = layer, (f"lora_{name}_a", f"lora_{name}_b")
     for variable in model.weights:
-        if not is_lora(variable):
-            value, layer = read_variable(variable), layers.get(id(variable))
-            yield variable, value if layer is None else value + _multiply(layer)
-
-
-def _find_adapted(layer: keras.layers.Layer) -> tuple[keras.Variable, Tensor, Tensor]:
-    """Return the weight of a `Dense` or an `Embedding` that has LoRA, and its two matrices."""
-    name = "kernel" if hasattr(layer, "_kernel") else "embeddings"
-    # Keras leaves the private `_kernel` and `_embeddings` to subclasses.
-    return getattr(layer, f"_{name}"), getattr(layer, f"lora_{name}_a"), getattr(layer, f"lora_{name}_b")
-
-
-def _multiply(layer: keras.layers.Layer) -> np.ndarray:
-    first, second = (ops.convert_to_numpy(matrix) for matrix in _find_adapted(layer)[1:])
-    return first @ second * (layer.lora_alpha / layer.lora_rank)
+        if is_lora(variable):
+            continue
+        value = read_variable(variable)
+        if id(variable) in adapted:
+            layer, names = adapted[id(variable)]
+            first, second = (ops.convert_to_numpy(getattr(layer, name)) for name in names)
+            value = value + first @ second * (layer.lora_alpha / layer.lora_rank)
+        yield variable, value
 
 
 # Save which layers are quantised in the config of a model; Keras does so for top-level layers, not for nested ones.

@@ -1,29 +1,27 @@
 """Base class of models with a head: defaults of `compile`, config, model directories."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
 import keras
 import numpy as np
 
-from keras_bert_flow.backends.batches import check_source, take_batches
-from keras_bert_flow.backends.values import Tensor
-from keras_bert_flow.layers.dense import Dropout, OutputDense, normal
-from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone, load_preprocessor, load_preset, save_preset
-from keras_bert_flow.models.batch_checks import (
+from keras_bert_flow.backends.batches import (
     Rule,
     check_ids,
     check_labels,
     check_single_texts,
+    check_source,
     class_rule,
-    list_texts,
-    number_classes,
+    take_batches,
 )
+from keras_bert_flow.backends.values import Tensor
+from keras_bert_flow.by_name import load_public
+from keras_bert_flow.layers.dense import Dropout, OutputDense, normal
+from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone, PresetModel
 from keras_bert_flow.models.defaults import OptimizerWithExclusions, list_undecayed, make_adamw
 from keras_bert_flow.models.losses import BinaryTokenLoss, DatasetLosses, LabelLoss, SquaredError
-from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.trained_weights import (
     FROZEN,
     LORA,
@@ -48,11 +46,11 @@ def compiles_shapes(model: keras.Model) -> bool:
     return keras.backend.backend() == "jax" or (keras.backend.backend() == "tensorflow" and bool(model.jit_compile))
 
 
-class ModelWithHead(ReentrantModel):
+class ModelWithHead(PresetModel):
     """Base class of functional models with an encoder and a head; abstract.
 
-    Concrete subclasses are final. They define the defaults of `compile()` in `make_losses` and `make_metrics`, and add
-    the arguments of their constructor to `get_config`.
+    Concrete subclasses are final. They define the defaults of `compile()` in `make_losses_and_metrics`, and name the
+    arguments of their constructor in `saved_arguments`.
 
     Where it has a `preprocessor`, `fit`, `evaluate` and `predict`, and the calls for one batch, take texts in place of
     the inputs: a list, an array or a column of texts, or of pairs of texts. A model with `labels` takes their names in
@@ -63,6 +61,7 @@ class ModelWithHead(ReentrantModel):
             model or its backbone was loaded from; None for any other.
         saved_as: how it is saved in a model directory; a class without it can only be saved as `.keras`.
         settings: constructor arguments that are settings of pre-training.
+        saved_arguments: constructor arguments besides `backbone` and `name`, attributes that `get_config` returns.
     """
 
     default_rate = 5e-5
@@ -71,6 +70,7 @@ class ModelWithHead(ReentrantModel):
     takes_packed_rows = False  # whether a row may hold several texts: all outputs are of tokens
     compiles_shapes = property(compiles_shapes)
     settings: Any = ()
+    saved_arguments: tuple[str, ...] = ()
     _preprocessor: Any = None
     _dataset_losses: Any = None
     _has_known_losses = False
@@ -83,7 +83,8 @@ class ModelWithHead(ReentrantModel):
     @property
     def preprocessor(self) -> Any:
         if self._preprocessor is None and self.backbone.preset is not None:
-            self._preprocessor = load_preprocessor(self.backbone.preset, self.backbone.max_positions)
+            kind = load_public("TextPreprocessor")
+            self._preprocessor = kind.of_model(self.backbone.preset, self.backbone.max_positions)  # None: no tokenizer
         return self._preprocessor
 
     @preprocessor.setter
@@ -124,16 +125,15 @@ class ModelWithHead(ReentrantModel):
         """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""
         return self.backbone.list_matrices()
 
-    def make_losses(self) -> Any:
-        """Return the default loss, or a dict of losses by output."""
-        raise NotImplementedError
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        """Return the default loss and the default metrics, or a dict by output of each.
 
-    def make_metrics(self) -> Any:
-        """Return the default metrics, or a dict of them by output; they are weighted like the loss."""
+        The metrics are weighted like the loss.
+        """
         raise NotImplementedError
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
-        """Return the `batch_checks.Rule` of the labels of each output of the default losses, given the inputs."""
+        """Return the `backends.batches.Rule` of the labels of each output of the default losses, given the inputs."""
         if not isinstance(self.output, Mapping):
             return {}
         return {name: class_rule(output.shape) for name, output in self.output.items() if output.shape[-1] != 1}
@@ -164,14 +164,16 @@ class ModelWithHead(ReentrantModel):
         weighted_metrics: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Compile the model. Defaults: AdamW, `make_losses()` and `make_metrics()`."""
+        """Compile the model. Defaults: AdamW and `make_losses_and_metrics()`."""
         is_default = loss is None and loss_weights is None
+        if loss is None or weighted_metrics is None:
+            default_loss, default_metrics = self.make_losses_and_metrics()
         super().compile(
             optimizer=make_adamw(learning_rate=self.default_rate) if optimizer is None else optimizer,
-            loss=self.make_losses() if loss is None else loss,
+            loss=default_loss if loss is None else loss,
             loss_weights=self.default_loss_weights if is_default else loss_weights,
             metrics=metrics,
-            weighted_metrics=self.make_metrics() if weighted_metrics is None else weighted_metrics,
+            weighted_metrics=default_metrics if weighted_metrics is None else weighted_metrics,
             **kwargs,
         )
         self._auto_scale_loss = kwargs.get("auto_scale_loss", True)
@@ -209,17 +211,16 @@ class ModelWithHead(ReentrantModel):
         """
         x, y = self.encode_texts(x, y)
         _count_steps(x, "steps_per_epoch", kwargs)
-        if (validation := kwargs.get("validation_data")) is not None:
-            parts = keras.utils.unpack_x_y_sample_weight(validation) if isinstance(validation, tuple) else (validation,)
-            parts = (*self.encode_texts(*parts[:2]), *parts[2:]) if isinstance(validation, tuple) else parts
-            _count_steps(parts[0], "validation_steps", kwargs)
-            with self._checked(*parts) as checked:
-                kwargs["validation_data"] = (checked, *parts[1:]) if isinstance(validation, tuple) else checked
-                return self._fit(x, y, *args, **kwargs)
-        return self._fit(x, y, *args, **kwargs)
-
-    def _fit(self, x: Any, y: Any, *args: Any, **kwargs: Any) -> keras.callbacks.History:
-        with self._checked(x, y, kwargs.get("sample_weight"), is_training=True) as x:
+        with ExitStack() as checks:
+            if (validation := kwargs.get("validation_data")) is not None:
+                is_tuple = isinstance(validation, tuple)
+                parts = keras.utils.unpack_x_y_sample_weight(validation) if is_tuple else (validation,)
+                parts = (*self.encode_texts(*parts[:2]), *parts[2:]) if is_tuple else parts
+                _count_steps(parts[0], "validation_steps", kwargs)
+                checked = checks.enter_context(self._checked(*parts))
+                kwargs["validation_data"] = (checked, *parts[1:]) if is_tuple else checked
+            weights = kwargs.get("sample_weight")
+            x = checks.enter_context(self._checked(x, y, weights, is_training=True))
             return super().fit(x, y, *args, **kwargs)
 
     def evaluate(self, x: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -235,7 +236,8 @@ class ModelWithHead(ReentrantModel):
             return super().evaluate(x, y, *args, **kwargs)
         x, y = self.encode_texts(x, y)
         _count_steps(x, "steps", kwargs)
-        self._build_losses()
+        if self._dataset_losses is not None:
+            self._dataset_losses.build_metrics(self)
         with self._checked(x, y, kwargs.get("sample_weight")) as x:
             return super().evaluate(x, y, *args, **kwargs)
 
@@ -251,7 +253,8 @@ class ModelWithHead(ReentrantModel):
     ) -> Any:
         x, y = self.encode_texts(x, y)
         self.check_batch(x, y, sample_weight)
-        self._build_losses()
+        if self._dataset_losses is not None:
+            self._dataset_losses.build_metrics(self)
         return super().test_on_batch(x, y, sample_weight, *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
@@ -294,16 +297,6 @@ class ModelWithHead(ReentrantModel):
         """Return the labels for the loss, which may be made here where none are given."""
         return y
 
-    def _build_losses(self) -> None:
-        """Create the metrics of single losses, which Keras does in a step that computes them its way."""
-        if self._dataset_losses is None or self._dataset_losses.are_built(self.metrics):
-            return
-        shapes = {name: [size or 1 for size in output.shape] for name, output in self.output.items()}
-        outputs = {name: np.zeros(shape, "float32") for name, shape in shapes.items()}
-        labels = {name: np.zeros(output.shape[:-1], "int32") for name, output in outputs.items()}
-        self.compute_loss(y=labels, y_pred=outputs)
-        self.reset_metrics()
-
     @contextmanager
     def _checked(
         self, x: Any, y: Any = None, sample_weight: Tensor | None = None, is_training: bool = False
@@ -327,25 +320,22 @@ class ModelWithHead(ReentrantModel):
                 raise errors[0] from None
             raise
 
-    @classmethod
-    def from_preset(cls, path: str | Path, **overrides: Any) -> Self:
-        """Load from a model directory, ours or Hugging Face's.
-
-        Dropout rates, `dtype` and `name` can be overridden. If the directory has no head for the task, only its encoder
-        is loaded and the head is newly initialised: if it has classes, `labels` or `num_classes` must be given.
-        `new_head=True` ignores the head in the directory, for a task with other classes. A pooler that the directory
-        lacks is newly initialised if the model needs one; one that it does not need is dropped.
-        """
-        return load_preset(cls, path, **overrides)
-
-    def save_to_preset(self, path: str | Path, **details: Any) -> None:
-        """Write a model directory; see `conversion.model_directory.save_model_directory`."""
-        save_preset(self, path, **details)
-
     def get_config(self) -> dict[str, Any]:
-        config = {"backbone": _serialize(self.backbone), "name": self.name}
-        inner = [self.backbone]
-        return config | describe_frozen(self, inner) | describe_lora(self, inner) | describe_quantized(self, inner)
+        kind, inner = type(self.backbone), [self.backbone]
+        backbone = {  # like `keras.saving.serialize_keras_object`, which would import TensorFlow on any backend
+            "module": kind.__module__,
+            "class_name": kind.__name__,
+            "config": self.backbone.get_config(),
+            "registered_name": keras.saving.get_registered_name(kind),
+        }
+        own = {name: getattr(self, name) for name in self.saved_arguments}
+        return (
+            {"backbone": backbone, "name": self.name}
+            | describe_frozen(self, inner)
+            | describe_lora(self, inner)
+            | describe_quantized(self, inner)
+            | {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}
+        )
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
@@ -362,16 +352,6 @@ def _count_steps(x: Any, name: str, options: dict[str, Any]) -> None:
     steps = getattr(x, "steps_per_epoch", None)
     if steps is not None and options.get(name) is None:
         options[name] = steps
-
-
-def _serialize(backbone: Backbone) -> dict[str, Any]:
-    """Like `keras.saving.serialize_keras_object`, which would import TensorFlow on any backend."""
-    return {
-        "module": type(backbone).__module__,
-        "class_name": type(backbone).__name__,
-        "config": backbone.get_config(),
-        "registered_name": keras.saving.get_registered_name(type(backbone)),
-    }
 
 
 def make_inputs(*more_names: str, axes: tuple[None, ...] = (None,)) -> dict[str, Tensor]:
@@ -399,3 +379,56 @@ def classify(backbone: Backbone, hidden: Tensor, units: int, dropout_rate: float
     """
     dropout = Dropout(dropout_rate, dtype=backbone.dtype_policy, name="classifier_dropout")
     return project(backbone, dropout(hidden), units, "classifier")
+
+
+# Texts in place of model inputs, and names of classes in place of labels.
+
+PAIR = {"text", "text_pair"}
+
+
+def list_texts(x: Any) -> list[Any] | None:
+    """Return texts, or pairs of texts, as a list; None for anything else.
+
+    Args:
+        x: a text or an object with `text` and `text_pair`, which is one item; or a list, tuple, array or column of
+            such items, or of lists or tuples of two texts.
+    """
+    if isinstance(x, str) or isinstance(x, Mapping) and set(x) == PAIR and _is_item(x):
+        return [x]
+    if not isinstance(x, list | tuple):
+        if not _holds_objects(x):
+            return None
+        x = x.tolist()
+    return list(x) if x and _is_item(x[0]) else None
+
+
+def number_classes(y: Any, labels: Sequence[str] | None) -> Any:
+    """Return the class ids of names, int32, (rows,); anything but a list, array or column of names unchanged.
+
+    Raises:
+        ValueError: a name is none of the labels.
+    """
+    names = y.tolist() if _holds_objects(y) else y
+    if not isinstance(names, list | tuple) or not names or not isinstance(names[0], str):
+        return y
+    ids = {name: number for number, name in enumerate(labels or ())}
+    unknown = next((row for row, name in enumerate(names) if name not in ids), None)
+    if unknown is not None:
+        known = f"Use one of {', '.join(ids)}" if ids else "Build the model with `labels`, or number the classes"
+        raise ValueError(f"A label must be one of the model's. Received: {names[unknown]!r} in row {unknown}. {known}.")
+    return np.array([ids[name] for name in names], np.int32)
+
+
+def _holds_objects(x: Any) -> bool:
+    """Return whether an array or a column of pandas may hold strings."""
+    if not hasattr(x, "dtype") or not hasattr(x, "tolist"):
+        return False
+    return getattr(x.dtype, "kind", "") in ("U", "T", "O") or str(x.dtype).startswith("str")
+
+
+def _is_item(item: Any) -> bool:
+    if isinstance(item, Mapping):
+        return set(item) == PAIR and all(isinstance(text, str) for text in item.values())
+    if isinstance(item, list | tuple):
+        return len(item) == 2 and all(isinstance(text, str) for text in item)
+    return isinstance(item, str)

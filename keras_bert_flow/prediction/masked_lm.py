@@ -14,8 +14,7 @@ from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ChooseWidths, choose_few_widths, make_inputs, predict_batches
-from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
-from keras_bert_flow.models.probing import LOG_PROBABILITIES, make_token_scorer
+from keras_bert_flow.models.pretraining.masked_lm import LOG_PROBABILITIES, MaskedLM, make_token_scorer
 from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.prediction.lines import check_batch_positions
 from keras_bert_flow.tasks.core.task import Features, join_texts

@@ -12,7 +12,7 @@ from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.model_directory import load_backbone, load_task_model
 from keras_bert_flow.conversion.sentence_files import read_sentence_input
 from keras_bert_flow.data.tasks import BATCH_POSITIONS, ONLY_OUTPUT, ChooseWidths, predict_features
-from keras_bert_flow.models.probing import WHOLE, make_features_model
+from keras_bert_flow.models.heads.embedders import WHOLE, make_features_model
 from keras_bert_flow.prediction.base_predictor import BasePredictor
 from keras_bert_flow.prediction.lines import list_items
 from keras_bert_flow.prediction.load import ExportedModel, find_task, is_exported
@@ -196,7 +196,7 @@ class FeatureExtractor(BasePredictor):
 
     Args:
         folder: any BERT model directory.
-        layers, pooling: as for `models.probing.make_features_model`; the last four layers, [-4, -3, -2, -1],
+        layers, pooling: as for `models.heads.embedders.make_features_model`; the last four layers, [-4, -3, -2, -1],
             were the best features of Devlin et al. 2019, section 5.3.
         batch_positions: rows times width of a batch.
     Raises:

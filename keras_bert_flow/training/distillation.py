@@ -1,13 +1,13 @@
 """Distil a smaller model from a teacher on pre-training records, and publish its model directory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
 
+from keras_bert_flow.backends.runtime import arithmetic, seed_everything
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
 from keras_bert_flow.conversion.adapters import check_whole
@@ -24,8 +24,6 @@ from keras_bert_flow.results.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.objectives.mlm import Distillation
 from keras_bert_flow.training.loop.identity import distillation_identity
-from keras_bert_flow.training.precision import arithmetic, seed_everything
-from keras_bert_flow.training.pretraining.initial import set_initial_tokens
 from keras_bert_flow.training.pretraining.pretrain import (
     CHECKPOINTS,
     EARLIER,
@@ -39,7 +37,7 @@ from keras_bert_flow.training.pretraining.pretrain import (
     track,
     train_on_records,
 )
-from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, set_initial_tokens
 from keras_bert_flow.training.processes import check_same_run, published_together
 
 SECTIONS = {"name", "seed", "backend", "model", "pretraining", "distillation"}  # in the manifest
@@ -83,10 +81,14 @@ def distill(
     )  # raises for invalid inputs before anything else is done
     cluster = start_processes(student, opened, output, callbacks)
 
-    def find_key(made: Mapping[str, Any]) -> str:
-        return distillation_key(config, folder, teacher, made.get(EARLIER, ()), files)
-
-    with published_together(cluster, output, DISTILLATION, find_key, inputs, scratch=CHECKPOINTS) as work:
+    with published_together(
+        cluster,
+        output,
+        DISTILLATION,
+        lambda made: distillation_key(config, folder, teacher, made.get(EARLIER, ()), files),
+        inputs,
+        scratch=CHECKPOINTS,
+    ) as work:
         if work is None:
             return Path(output)
         objective = Distillation(distillation.soft_target_weight > 0, distillation.hidden_state_weight > 0)

@@ -24,7 +24,7 @@ from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.results.artifacts import canonical_json, removed_on_leaving
 from keras_bert_flow.results.publishing import Work, published
 from keras_bert_flow.results.stages.keys import Stage
-from keras_bert_flow.training.loop.train import Interrupted
+from keras_bert_flow.training.loop.logs import Interrupted
 
 GRACE_SECONDS = 5.0  # for an operation that waits for a lost process to raise an error
 TELL_SECONDS = 5.0  # of waiting, after which the process says for whom

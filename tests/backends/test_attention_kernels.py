@@ -6,12 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.backends import attention as kernels
+from keras_bert_flow.backends import kernels
 from keras_bert_flow.backends.fused import dropped_steps
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.masks import attention_bias
-from keras_bert_flow.layers.patterns import FULL, Blocks, Causal, Window
-from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.layers.shape import FULL, Blocks, Causal, EncoderShape, Window
 
 BACKEND = keras.backend.backend()
 pytestmark = pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow has the dense kernel alone")

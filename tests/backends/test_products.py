@@ -10,7 +10,7 @@ import pytest
 from keras import ops
 
 from keras_bert_flow.backends import products
-from keras_bert_flow.backends.memory import is_on_processor
+from keras_bert_flow.backends.runtime import is_on_processor
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
 from tests.oracles.small_bert import SMALL, make_inputs

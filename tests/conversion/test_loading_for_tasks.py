@@ -9,7 +9,7 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.config.finetuning import HEADLESS
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.models.heads.registry import TASK_HEADS
+from keras_bert_flow.models.saved_as import TASK_HEADS
 from keras_bert_flow.tasks.registry import KINDS
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL

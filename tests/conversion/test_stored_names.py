@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
-from keras_bert_flow.models.probing import make_vocabulary_model
+from keras_bert_flow.models.pretraining.masked_lm import make_vocabulary_model
 from tests.contracts import randomise
 from tests.conversion.test_families import make_backbone
 from tests.oracles.small_bert import make_inputs

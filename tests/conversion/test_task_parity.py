@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
+from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.conversion.model_directory import load_task_model
-from keras_bert_flow.training.precision import seed_everything
 from tests.oracles.small_bert import SMALL
 from tests.oracles.task_models import CASES, call, make_task_inputs, make_task_model
 

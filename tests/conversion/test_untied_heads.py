@@ -9,7 +9,7 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_pretrainer
 from keras_bert_flow.models.backbone import INPUT_NAMES
-from keras_bert_flow.models.probing import make_vocabulary_model
+from keras_bert_flow.models.pretraining.masked_lm import make_vocabulary_model
 from tests.contracts import TOLERANCE, make_ids, randomise, run_reference
 from tests.conversion.test_families import load_reference, make_backbone
 from tests.oracles.small_bert import LENGTHS, make_inputs

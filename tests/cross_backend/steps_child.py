@@ -9,7 +9,7 @@ import numpy as np
 from keras_bert_flow.config.pretraining import ModelConfig
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training.optimizers.factory import adamw
+from keras_bert_flow.training.optimizers.adam import adamw
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 
 SHAPE = {

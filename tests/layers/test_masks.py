@@ -6,11 +6,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.backends.tracing import assume_packed_rows
+from keras_bert_flow.backends.values import assume_packed_rows
 from keras_bert_flow.layers.masks import AttentionBias, attention_bias, text_positions
-from keras_bert_flow.layers.patterns import (
+from keras_bert_flow.layers.shape import (
     FULL,
     LEARNED,
+    PATTERNS,
+    POSITIONS,
     Alibi,
     Blocks,
     Causal,
@@ -18,17 +20,14 @@ from keras_bert_flow.layers.patterns import (
     Rotary,
     Window,
     describe_kind,
-    make_pattern,
-    make_positions,
+    make_kind,
 )
 
 MASKED = np.float32(-1e9)
 # Two texts and padding; one text; three of one token; nothing but padding; padding before and between two texts.
 PACKED = np.array([[1, 1, 1, 2, 2, 0], [1] * 6, [1, 2, 3, 0, 0, 0], [0] * 6, [0, 4, 4, 0, 5, 5]], "int32")
 PLAIN = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]], "int32")
-POSITIONS = np.array(
-    [[0, 1, 2, 0, 1, 5], [0, 1, 2, 3, 4, 5], [0, 0, 0, 3, 4, 5], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1]]
-)
+PLACES = np.array([[0, 1, 2, 0, 1, 5], [0, 1, 2, 3, 4, 5], [0, 0, 0, 3, 4, 5], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1]])
 # pattern → whether a query may attend to a key, by their positions in a text
 RULES = {
     FULL: lambda query, key: True,
@@ -45,7 +44,7 @@ def read(tensor):
 
 
 def test_positions_start_again_with_each_text():
-    np.testing.assert_array_equal(read(text_positions(PACKED)), POSITIONS)
+    np.testing.assert_array_equal(read(text_positions(PACKED)), PLACES)
     for mask in (PLAIN, PLAIN.astype(bool)):
         np.testing.assert_array_equal(read(text_positions(mask)), np.tile(np.arange(4), (4, 1)))
 
@@ -90,13 +89,16 @@ def test_what_is_assumed_of_rows_is_not_looked_up():
 @pytest.mark.any_backend
 @pytest.mark.parametrize("pattern", RULES, ids=repr)
 def test_pattern_is_data(pattern):
-    assert make_pattern(describe_kind(pattern)) == pattern and {pattern: 1}[make_pattern(describe_kind(pattern))]
+    assert (
+        make_kind(describe_kind(pattern), PATTERNS) == pattern
+        and {pattern: 1}[make_kind(describe_kind(pattern), PATTERNS)]
+    )
 
 
 @pytest.mark.any_backend
 @pytest.mark.parametrize("positions", [LEARNED, Rotary(160000.0), Alibi()], ids=repr)
 def test_positions_are_data(positions):
-    assert make_positions(describe_kind(positions)) == positions
+    assert make_kind(describe_kind(positions), POSITIONS) == positions
 
 
 @pytest.mark.any_backend
@@ -107,7 +109,7 @@ def test_positions_are_data(positions):
         (lambda: Window(1, num_global=-1), "`num_global` must be at least 0"),
         (lambda: Blocks(0), "`size` must be at least 1. Received: size=0. Try size=1"),
         (lambda: Rotary(0.0), "`theta` must be above 0. Received: theta=0.0"),
-        (lambda: make_pattern({"kind": "Wide"}), "`kind` must be one of Full, Window, .*Received: 'Wide'"),
+        (lambda: make_kind({"kind": "Wide"}, PATTERNS), "`kind` must be one of Full, Window, .*Received: 'Wide'"),
     ],
 )
 def test_data_that_says_nothing_is_refused(make, words):

@@ -6,10 +6,15 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.layers.attention import MultiHeadSelfAttention
-from keras_bert_flow.layers.patterns import Alibi, Disentangled, Rotary, TransformerXL
-from keras_bert_flow.layers.positions import alibi_bias, find_buckets, make_sinusoids, rotate, shift_distances
-from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.layers.attention import (
+    MultiHeadSelfAttention,
+    alibi_bias,
+    find_buckets,
+    make_sinusoids,
+    rotate,
+    shift_distances,
+)
+from keras_bert_flow.layers.shape import Alibi, Disentangled, EncoderShape, Rotary, TransformerXL
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")

@@ -35,7 +35,7 @@ def test_each_part_has_matrices_of_its_own(parts):
     adapted, frozen = (split(ops.convert_to_numpy(kind(ROWS))) for kind in (layer, plain))
     for part in PARTS:
         if part in parts:
-            first, second = (ops.convert_to_numpy(matrix) for matrix in layer.list_lora()[part])
+            first, second = (ops.convert_to_numpy(matrix) for matrix in layer.lora_matrices[part])
             added = ROWS @ first @ second * (6 / RANK)
         else:
             added = 0.0

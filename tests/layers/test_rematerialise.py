@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
-from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.tiny_records import make_tiny_config

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.backends.memory import is_on_processor
+from keras_bert_flow.backends.runtime import is_on_processor
 from keras_bert_flow.backends.unpadding import map_rows, pad_inputs, unpad_inputs
 from keras_bert_flow.layers import masks
 from keras_bert_flow.layers.masks import PadInputs, UnpadInputs

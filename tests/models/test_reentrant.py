@@ -11,7 +11,8 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.tasks import predict_features
-from keras_bert_flow.models.probing import make_features_model, make_token_scorer, make_vocabulary_model
+from keras_bert_flow.models.heads.embedders import make_features_model
+from keras_bert_flow.models.pretraining.masked_lm import make_token_scorer, make_vocabulary_model
 from keras_bert_flow.tasks.core.task import Features
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.task_models import make_task_inputs, make_task_labels, make_task_model

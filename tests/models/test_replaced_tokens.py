@@ -32,7 +32,7 @@ def make_batch(seed=3):
 
 def move(model, losses):
     """Return the paths of the weights that a step moves."""
-    model.compile(optimizer=keras.optimizers.SGD(0.1), loss=model.make_losses(), loss_weights=losses)
+    model.compile(optimizer=keras.optimizers.SGD(0.1), loss=model.make_losses_and_metrics()[0], loss_weights=losses)
     before = model.get_weights()
     x, y, weights = make_batch()
     model.train_on_batch(x, y, sample_weight=weights)

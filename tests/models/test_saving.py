@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer, make_optimizer
+from keras_bert_flow.training.optimizers.adam import make_guarded_optimizer, make_optimizer
 from keras_bert_flow.training.optimizers.schedules import WarmupDecay
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.task_models import CASES, make_task_inputs, make_task_labels

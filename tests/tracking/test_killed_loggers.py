@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.console.interrupts import REPORTED
-from keras_bert_flow.training.loop import tracker as tracking
-from keras_bert_flow.training.loop.tracker import Tracker
-from keras_bert_flow.training.loop.train import Interrupted
+from keras_bert_flow.training.loop import logs as tracking
+from keras_bert_flow.training.loop.logs import Interrupted, Tracker
 from tests.patience import wait_until
 from tests.tracking.mlflow_files import find_runs, read_history
 

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from keras_bert_flow.training.loop.tracker import Tracker
-from keras_bert_flow.training.loop.train import Interrupted
+from keras_bert_flow.training.loop.logs import Interrupted, Tracker
 from tests.patience import wait_until
 from tests.tracking.mlflow_files import find_runs, read_history
 from tests.tracking.wandb_files import read_offline_runs

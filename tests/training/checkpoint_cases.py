@@ -2,8 +2,8 @@
 
 import keras
 
-from keras_bert_flow.training.optimizers.factory import adamw
-from keras_bert_flow.training.precision import seed_everything
+from keras_bert_flow.backends.runtime import seed_everything
+from keras_bert_flow.training.optimizers.adam import adamw
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 

@@ -4,10 +4,10 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
-from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.checkpoint_cases import IDENTITY, make_model

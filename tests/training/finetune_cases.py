@@ -3,6 +3,7 @@
 import numpy as np
 from safetensors.numpy import load_file
 
+from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_directory import save_model_directory
@@ -10,7 +11,6 @@ from keras_bert_flow.text.vocabulary import write_vocabulary
 from keras_bert_flow.training.finetuning.task_data import TaskData
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, TaskRuns
 from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 from tests.tasks.kinds import LETTERS, TOKENIZER, make_case

@@ -6,7 +6,7 @@ from functools import partial
 import keras
 import numpy as np
 
-from keras_bert_flow.training.optimizers.factory import make_optimizer as make_any_optimizer
+from keras_bert_flow.training.optimizers.adam import make_optimizer as make_any_optimizer
 
 DECAY = 0.1
 SHAPES = {

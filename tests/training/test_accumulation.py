@@ -12,7 +12,7 @@ from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.optimizers.factory import make_optimizer
+from keras_bert_flow.training.optimizers.adam import make_optimizer
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.killed_pretraining import pretrain_killed_and_whole

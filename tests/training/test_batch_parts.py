@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from keras_bert_flow.backends.memory import is_on_processor
+from keras_bert_flow.backends.runtime import is_on_processor
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.tasks.core.task import Features

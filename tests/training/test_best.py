@@ -14,9 +14,8 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
 from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.training.loop.checkpoints import BestCheckpoint
-from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.loop.train import Interrupted
-from keras_bert_flow.training.optimizers.factory import adamw
+from keras_bert_flow.training.loop.logs import Interrupted, read_log
+from keras_bert_flow.training.optimizers.adam import adamw
 from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer

@@ -5,13 +5,13 @@ import csv
 import keras
 import pytest
 
+from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
-from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.loop.train import Interrupted, Intervals, StepSize, train
-from keras_bert_flow.training.optimizers.factory import adamw
-from keras_bert_flow.training.precision import seed_everything
+from keras_bert_flow.training.loop.logs import Interrupted, read_log
+from keras_bert_flow.training.loop.train import Intervals, StepSize, train
+from keras_bert_flow.training.optimizers.adam import adamw
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records

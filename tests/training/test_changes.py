@@ -16,8 +16,7 @@ from keras_bert_flow.results.stages.pretraining import PRETRAINING, pretraining_
 from keras_bert_flow.text.vocabulary import read_vocabulary, write_vocabulary
 from keras_bert_flow.training import processes
 from keras_bert_flow.training.loop import identity
-from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.loop.train import Interrupted
+from keras_bert_flow.training.loop.logs import Interrupted, read_log
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import arrange

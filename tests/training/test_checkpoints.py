@@ -9,6 +9,7 @@ import pytest
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.loop.checkpoints import STATE_FILE, Checkpoints
+from keras_bert_flow.training.loop.identity import list_earlier
 from tests.oracles.tiny_records import write_tiny_records
 from tests.training.checkpoint_cases import IDENTITY, bias_of, folder_of, make_model
 
@@ -117,4 +118,5 @@ def test_settings_that_changed_are_remembered_over_checkpoints(pretrainer, tmp_p
     checkpoints.save(pretrainer, 14, {})
     assert open_with(30).history == checkpoints.history == [[7, {"total": 24}]]
     assert open_with(24).history == [[7, {"total": 24}], [14, {"total": 30}]]
-    assert open_with(30).list_earlier(("total",), 30) == [[7, {"total": 24}]]
+    again = open_with(30)
+    assert list_earlier(again.history, again.settings, ("total",), 30) == [[7, {"total": 24}]]

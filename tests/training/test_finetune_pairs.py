@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
+from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.evaluation.evaluate import evaluate_model
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.precision import seed_everything
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from keras_bert_flow.backends import residual
+from keras_bert_flow.backends import kernels
 from keras_bert_flow.backends.fused import STEPS
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
@@ -94,7 +94,7 @@ def test_steps_are_those_of_transformers_with_the_same_masks(model, tmp_path, mo
     def drop_there(values, p=0.5, training=True, inplace=False):
         return theirs.drop(values, dense.dropped_steps(p)) if training and p > 0 else values
 
-    for module in (dense, attention, residual):
+    for module in (dense, attention, kernels):
         monkeypatch.setattr(module, "drop_values", drop_here)
     monkeypatch.setattr(masks, "is_unpaddable", lambda padding_mask: False)  # there padding takes masks as well
     monkeypatch.setattr(torch.nn.functional, "dropout", drop_there)

@@ -16,7 +16,7 @@ from keras_bert_flow.training.loop.checkpoints import Checkpoints
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.train import Intervals, StepSize, train
 from keras_bert_flow.training.optimizers import guard
-from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer, make_optimizer
+from keras_bert_flow.training.optimizers.adam import make_guarded_optimizer, make_optimizer
 from keras_bert_flow.training.optimizers.guard import GuardedOptimizer
 from keras_bert_flow.training.pretraining import pretrain as module
 from keras_bert_flow.training.pretraining import pretrain as pretraining

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
+from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.training.finetuning.finetune import finetune
-from keras_bert_flow.training.precision import seed_everything
-from keras_bert_flow.training.pretraining.initial import set_initial_tokens
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer, set_initial_tokens
 from tests.oracles.tiny_records import make_tiny_config
 from tests.training.separable_task import make_task_config, weights_of, write_table
 

@@ -5,9 +5,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
-from keras_bert_flow.training.pretraining.initial import set_initial_tokens
 from keras_bert_flow.training.pretraining.pretrain import pretrain
-from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer, set_initial_tokens
 from tests.oracles.killed_pretraining import pretrain_killed_and_whole
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 

@@ -7,15 +7,15 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.backends.unpadding import GROUPS
 from keras_bert_flow.data.pretraining import pretraining_dataset
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
-from keras_bert_flow.training.loop.logs import append_log, read_log, rewind_log
+from keras_bert_flow.training.loop.logs import Interrupted, append_log, read_log, rewind_log
 from keras_bert_flow.training.loop.steps import Interval, StepFollower
-from keras_bert_flow.training.loop.train import Interrupted, Intervals, StepSize, train
-from keras_bert_flow.training.optimizers.factory import adamw
-from keras_bert_flow.training.precision import seed_everything
+from keras_bert_flow.training.loop.train import Intervals, StepSize, train
+from keras_bert_flow.training.optimizers.adam import adamw
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.training.optimizers.factory import make_optimizer as make_any_optimizer
+from keras_bert_flow.training.optimizers.adam import make_optimizer as make_any_optimizer
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config
 from tests.training.optimizer_cases import (

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.training.optimizers.factory import OPTIMIZERS, adamw, find_rate_factors
+from keras_bert_flow.training.optimizers.adam import OPTIMIZERS, adamw, find_rate_factors
 from keras_bert_flow.training.optimizers.schedules import WarmupDecay
 from keras_bert_flow.training.pretraining.pretrainers import make_pretrainer
 from tests.oracles.tiny_records import make_tiny_config

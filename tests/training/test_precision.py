@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from keras_bert_flow.backends.runtime import arithmetic
 from keras_bert_flow.models.backbone import BertBackbone
 from keras_bert_flow.models.defaults import token_loss
 from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.optimizers import guard
-from keras_bert_flow.training.precision import arithmetic
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.op_dtypes import find_dtypes
 from tests.oracles.small_bert import SMALL, make_inputs

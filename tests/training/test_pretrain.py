@@ -14,8 +14,7 @@ from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.models.pretraining.masked_lm import BertPretrainer
 from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.text.objectives.objective import find_objective
-from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.loop.train import Interrupted
+from keras_bert_flow.training.loop.logs import Interrupted, read_log
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from keras_bert_flow.training.pretraining.validation import score_pretraining
 from tests.oracles.tiny_records import make_tiny_config

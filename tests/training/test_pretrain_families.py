@@ -7,8 +7,8 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.training.fit import check_objective
 from keras_bert_flow.training.loop.logs import read_log
-from keras_bert_flow.training.pretraining.fit import check_objective
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.training.loop.logs import EVENTS_FILE, EventFile, append_log, read_log, rewind_log
-from keras_bert_flow.training.loop.train import Interrupted
+from keras_bert_flow.training.loop.logs import EVENTS_FILE, EventFile, Interrupted, append_log, read_log, rewind_log
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records
 from tests.training.pretrain_child import SETTINGS, arrange

@@ -15,7 +15,7 @@ from keras_bert_flow.training.finetuning.finetune import StageClock, finetune
 from keras_bert_flow.training.loop import train
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
-from keras_bert_flow.training.optimizers.factory import make_guarded_optimizer
+from keras_bert_flow.training.optimizers.adam import make_guarded_optimizer
 from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.tiny_records import make_tiny_config
@@ -106,7 +106,7 @@ def test_time_that_is_over_ends_at_once_and_evaluations_are_counted():
     assert limit.last_step == 40
     for note, evaluations in ((0.0, 1), (40.0, 1), (40.0, 2)):
         limit = TimeLimit(101.0, 10_000, Recorded(), final_evaluations=evaluations)
-        limit.note_evaluation(note)
+        limit.evaluation_seconds = note
         limit.correct(5, 1.0)
         limit.correct(15, 2.0)
         steps = limit.last_step - 15

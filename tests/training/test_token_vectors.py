@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from keras_bert_flow.training.pretraining import initial
-from keras_bert_flow.training.pretraining.initial import (
+from keras_bert_flow.training.pretraining import pretrainers
+from keras_bert_flow.training.pretraining.pretrainers import (
     count_neighbours,
     count_together,
     find_token_vectors,
@@ -45,7 +45,7 @@ def test_short_rows_are_counted():
 
 
 def test_tokens_of_a_passage_are_counted_once(rows, monkeypatch):
-    monkeypatch.setattr(initial, "PASSAGE_TOKENS", 5)  # of 12: the last one is shorter
+    monkeypatch.setattr(pretrainers, "PASSAGE_TOKENS", 5)  # of 12: the last one is shorter
     expected = np.zeros((TOKENS, TOKENS))
     for row in rows:
         for start in (0, 5, 10):

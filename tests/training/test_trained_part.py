@@ -15,7 +15,7 @@ from keras_bert_flow.models.families.albert import AlbertShape
 from keras_bert_flow.prediction.predictors import Predictor
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.task_runs import TaskRuns
-from keras_bert_flow.training.finetuning.trained_part import check_trained_part
+from keras_bert_flow.training.fit import check_trained_part
 from tests.tasks.kinds import CASES
 from tests.training.finetune_cases import finetune_case, write_tiny_model
 from tests.training.separable_task import RUNS, make_task_config, weights_of

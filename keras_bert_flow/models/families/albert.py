@@ -47,7 +47,7 @@ class AlbertShape(EncoderShape):
             )
 
     @property
-    def shared_parts(self) -> tuple[str, ...]:
+    def shared_parts(self) -> tuple[str, ...]:  # type: ignore[override]  # a constant of the other families
         return SHARED_PARTS[self.sharing]
 
     @property

@@ -4,11 +4,10 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.backends.batches import as_host_array
+from keras_bert_flow.backends.batches import Rule, as_host_array, position_rule
 from keras_bert_flow.layers.encoder import ChoiceScores, MergeTexts
 from keras_bert_flow.layers.heads import SpanScores
 from keras_bert_flow.models.backbone import Backbone, refuse_pooler, require_pooler
-from keras_bert_flow.models.batch_checks import Rule, position_rule
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, SPAN_HEAD, SavedAs
 from keras_bert_flow.models.with_head import ModelWithHead, classify, encode, make_inputs, project
@@ -34,6 +33,7 @@ class MultipleChoice(ModelWithHead):
     """
 
     saved_as = SavedAs("ForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1))
+    saved_arguments = ("dropout_rate",)
 
     def __init__(self, backbone: Backbone, dropout_rate: float = 0.1, name: str = "multiple_choice") -> None:
         require_pooler(backbone)
@@ -45,18 +45,12 @@ class MultipleChoice(ModelWithHead):
         super().__init__(backbone, inputs, scores, name)
         self.dropout_rate = dropout_rate
 
-    def make_losses(self) -> Any:
-        return token_loss()
-
-    def make_metrics(self) -> Any:
-        return [token_accuracy()]
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return token_loss(), [token_accuracy()]
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         mask = as_host_array(x.get("padding_mask"))
         return {} if mask is None else {None: position_rule("choices", (mask != 0).any(axis=-1))}
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"dropout_rate": self.dropout_rate}
 
 
 # Extractive question answering: find the answer span in a text.
@@ -96,11 +90,8 @@ class QuestionAnswerer(ModelWithHead):
         scores = SpanScores(dtype="float32", name="span_scores")(logits, inputs["padding_mask"])
         super().__init__(backbone, inputs, scores, name)
 
-    def make_losses(self) -> Any:
-        return {"start": token_loss(), "end": token_loss()}
-
-    def make_metrics(self) -> Any:
-        return {"start": [token_accuracy()], "end": [token_accuracy()]}
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return {"start": token_loss(), "end": token_loss()}, {"start": [token_accuracy()], "end": [token_accuracy()]}
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         mask = as_host_array(x.get("padding_mask"))

@@ -6,11 +6,11 @@ from typing import Any
 
 import keras
 
+from keras_bert_flow.backends.batches import Rule, class_rule
 from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.dense import Dense, get_activation, truncated_normal
 from keras_bert_flow.layers.heads import TokenPooling
 from keras_bert_flow.models.backbone import Backbone, refuse_pooler, require_pooler
-from keras_bert_flow.models.batch_checks import Rule, class_rule, tag_rule
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.losses import LabelAccuracy, LabelLoss, SquaredError, TagAccuracy, TagLoss
 from keras_bert_flow.models.saved_as import (
@@ -37,6 +37,7 @@ class ModelWithClasses(ModelWithHead):
     """
 
     least_classes = 2
+    saved_arguments: tuple[str, ...] = ("num_classes", "dropout_rate", "labels")
 
     def __init__(
         self,
@@ -69,13 +70,6 @@ class ModelWithClasses(ModelWithHead):
         self.num_classes = num_classes
         self.dropout_rate = dropout_rate
         self.labels = None if labels is None else tuple(labels)
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "num_classes": self.num_classes,
-            "dropout_rate": self.dropout_rate,
-            "labels": None if self.labels is None else list(self.labels),
-        }
 
 
 # Token classification, such as named entity recognition.
@@ -121,27 +115,26 @@ class TokenClassifier(ModelWithClasses):
         sequence = encode(backbone, inputs)["sequence_output"]
         super().__init__(backbone, inputs, sequence, num_classes, dropout_rate, labels, name)
 
-    def make_losses(self) -> Any:
-        return TagLoss()
-
-    def make_metrics(self) -> Any:
-        return [TagAccuracy(name="accuracy")]
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return TagLoss(), [TagAccuracy(name="accuracy")]
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
-        return {None: tag_rule(self.num_classes)}
+        remedy = f"Number the {self.num_classes:,} tags from 0; a token without one has -100."
+        return {None: Rule("token labels", None, self.num_classes - 1, remedy)}  # a label below 0 is none
 
 
 # Pooling of a text into the vector from which its head predicts.
 
 
-def pool_text(backbone: Backbone, inputs: Mapping[str, Tensor], pooling: str) -> Tensor:
-    """Pool each text into one vector, float, (batch, hidden).
+def pool_text(backbone: Backbone, inputs: Mapping[str, Tensor], pooling: str | None) -> tuple[Tensor, str]:
+    """Pool each text into one vector, float, (batch, hidden); return it and the pooling.
 
     Args:
         pooling: `cls`, the pooler's output for the first token (Devlin et al. 2019, section 3), or `mean`, the mean of
             the last hidden states of the real tokens. Pre-training without sentence pairs does not train [CLS], so its
             content has to be learned from the labels. `bag_of_words`: the mean through the layers with which
-            bag-of-words pre-training predicts words from it; see `transform_mean`.
+            bag-of-words pre-training predicts words from it; see `transform_mean`. Default: `cls` if the backbone has a
+            pooler, else `mean`.
 
     For RoBERTa and ELECTRA, `transformers` also has dropout before the dense layer of this head. Here that layer is the
     backbone's pooler, shared with multiple choice heads, which lack this dropout in `transformers`; so no head has it.
@@ -149,20 +142,17 @@ def pool_text(backbone: Backbone, inputs: Mapping[str, Tensor], pooling: str) ->
     Raises:
         ValueError: `pooling` is none of these, or the backbone has a pooler that it does not need, or lacks one.
     """
+    if pooling is None:
+        pooling = CLS if backbone.use_pooler else MEAN
     if pooling not in TEXT_POOLINGS:
         raise ValueError(f"`pooling` must be one of {', '.join(TEXT_POOLINGS)}. Received: pooling={pooling!r}.")
     if pooling == CLS:
         require_pooler(backbone)
-        return encode(backbone, inputs)["pooled_output"]
+        return encode(backbone, inputs)["pooled_output"], pooling
     refuse_pooler(backbone)
     sequence = encode(backbone, inputs)["sequence_output"]
     mean = TokenPooling(MEAN, dtype="float32", name="pooling")(sequence, inputs["padding_mask"])
-    return transform_mean(backbone, mean) if pooling == BAG_OF_WORDS else mean
-
-
-def choose_pooling(backbone: Backbone, pooling: str | None) -> str:
-    """Return the given pooling, or without one `cls` if the backbone has a pooler, else `mean`."""
-    return (CLS if backbone.use_pooler else MEAN) if pooling is None else pooling
+    return transform_mean(backbone, mean) if pooling == BAG_OF_WORDS else mean, pooling
 
 
 def with_pooling(saved_as: SavedAs, pooling: str) -> SavedAs:
@@ -203,8 +193,8 @@ class TextClassifier(ModelWithClasses):
     Args:
         num_classes: their number; not needed with `labels`.
         labels: names of the classes, in the order of their ids; saved in the model directory.
-        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a
-            pooler, and it is the default where there is one; elsewhere `mean` is.
+        pooling: `cls`, `mean` or `bag_of_words`; see `pool_text`. Only `cls` needs a pooler, and it
+            is the default where there is one; elsewhere `mean` is.
     Raises:
         ValueError: there are fewer than two classes, not `num_classes` labels, or `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1; google-research/bert, run_classifier.py, `create_model`.
@@ -224,6 +214,7 @@ class TextClassifier(ModelWithClasses):
         problem_type="single_label_classification",
         options=CLASSES + TEXT_POOLING,
     )
+    saved_arguments = (*ModelWithClasses.saved_arguments, "pooling")
 
     def __init__(
         self,
@@ -234,23 +225,17 @@ class TextClassifier(ModelWithClasses):
         pooling: str | None = None,
         name: str = "text_classifier",
     ) -> None:
-        inputs, pooling = make_inputs(), choose_pooling(backbone, pooling)
-        pooled = pool_text(backbone, inputs, pooling)
+        inputs = make_inputs()
+        pooled, pooling = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
         self.saved_as = with_pooling(self.saved_as, pooling)
 
-    def make_losses(self) -> Any:
-        return token_loss()
-
-    def make_metrics(self) -> Any:
-        return [token_accuracy()]
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return token_loss(), [token_accuracy()]
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         return {None: class_rule(self.output.shape)}
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"pooling": self.pooling}
 
 
 # Multi-label text classification.
@@ -267,8 +252,8 @@ class MultiLabelClassifier(ModelWithClasses):
     Args:
         num_classes: their number; not needed with `labels`.
         labels: names in the order of the outputs; saved in the model directory.
-        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a
-            pooler, and it is the default where there is one; elsewhere `mean` is.
+        pooling: `cls`, `mean` or `bag_of_words`; see `pool_text`. Only `cls` needs a pooler, and it
+            is the default where there is one; elsewhere `mean` is.
     Raises:
         ValueError: there are no classes, not `num_classes` labels, or `pooling` does not fit the backbone.
     Example:
@@ -286,8 +271,8 @@ class MultiLabelClassifier(ModelWithClasses):
         problem_type="multi_label_classification",
         options=CLASSES + TEXT_POOLING,
     )
-
     least_classes = 1
+    saved_arguments = (*ModelWithClasses.saved_arguments, "pooling")
 
     def __init__(
         self,
@@ -298,23 +283,17 @@ class MultiLabelClassifier(ModelWithClasses):
         pooling: str | None = None,
         name: str = "multi_label_classifier",
     ) -> None:
-        inputs, pooling = make_inputs(), choose_pooling(backbone, pooling)
-        pooled = pool_text(backbone, inputs, pooling)
+        inputs = make_inputs()
+        pooled, pooling = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
         self.saved_as = with_pooling(self.saved_as, pooling)
 
-    def make_losses(self) -> Any:
-        return LabelLoss()
-
-    def make_metrics(self) -> Any:
-        return [LabelAccuracy(name="accuracy")]
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return LabelLoss(), [LabelAccuracy(name="accuracy")]
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         return {None: Rule("labels", 0, 1, "Give each text a 0 or a 1 for each label.", is_whole=False)}
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"pooling": self.pooling}
 
 
 # Text regression.
@@ -327,8 +306,8 @@ class TextRegressor(ModelWithHead):
     Inputs: those of the backbone. Output: float32, (batch,). Default loss of `compile()`: the mean squared error.
 
     Args:
-        pooling: `cls`, `mean` or `bag_of_words`; see `text_pooling.pool_text`. Only `cls` needs a
-            pooler, and it is the default where there is one; elsewhere `mean` is.
+        pooling: `cls`, `mean` or `bag_of_words`; see `pool_text`. Only `cls` needs a pooler, and it
+            is the default where there is one; elsewhere `mean` is.
     Raises:
         ValueError: `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.1 (STS-B).
@@ -349,25 +328,21 @@ class TextRegressor(ModelWithHead):
         problem_type="regression",
         options=TEXT_POOLING,
     )
+    saved_arguments = ("dropout_rate", "pooling")
 
     def __init__(
         self, backbone: Backbone, dropout_rate: float = 0.1, pooling: str | None = None, name: str = "text_regressor"
     ) -> None:
-        inputs, pooling = make_inputs(), choose_pooling(backbone, pooling)
-        numbers = classify(backbone, pool_text(backbone, inputs, pooling), 1, dropout_rate)
+        inputs = make_inputs()
+        pooled, pooling = pool_text(backbone, inputs, pooling)
+        numbers = classify(backbone, pooled, 1, dropout_rate)
         super().__init__(backbone, inputs, numbers[:, 0], name)
         self.dropout_rate = dropout_rate
         self.pooling = pooling
         self.saved_as = with_pooling(self.saved_as, pooling)
 
-    def make_losses(self) -> Any:
-        return SquaredError()
-
-    def make_metrics(self) -> Any:
-        return [keras.metrics.RootMeanSquaredError()]
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return SquaredError(), [keras.metrics.RootMeanSquaredError()]
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         return {None: Rule("numbers", None, None, "Correct or leave out the row.", is_whole=False)}
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"dropout_rate": self.dropout_rate, "pooling": self.pooling}

@@ -1,19 +1,20 @@
-"""Text embedders: of single texts, whose cosine measures similarity, and of pairs to train them."""
+"""Text embedders: of single texts, whose cosine measures similarity, of pairs to train them, and hidden features."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.batches import Rule
 from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.encoder import MergeTexts, SplitTexts
-from keras_bert_flow.layers.heads import TokenPooling
+from keras_bert_flow.layers.heads import POOLINGS, TokenPooling
 from keras_bert_flow.models.backbone import Backbone, refuse_pooler
-from keras_bert_flow.models.batch_checks import Rule
 from keras_bert_flow.models.losses import ContrastiveAccuracy, ContrastiveLoss, CosineError, CosineLoss
+from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.saved_as import POOLING, SavedAs
-from keras_bert_flow.models.with_head import ModelWithHead, encode, make_inputs
+from keras_bert_flow.models.with_head import ModelWithHead, compiles_shapes, encode, make_inputs
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -38,6 +39,7 @@ class TextEmbedder(ModelWithHead):
     """
 
     saved_as = SavedAs("Model", "embedder", use_pooler=False, options=POOLING)
+    saved_arguments = POOLING
 
     def __init__(
         self, backbone: Backbone, pooling: str = "mean", normalize: bool = True, name: str = "text_embedder"
@@ -49,14 +51,8 @@ class TextEmbedder(ModelWithHead):
         self.pooling = pooling
         self.normalize = normalize
 
-    def make_losses(self) -> Any:
-        return None
-
-    def make_metrics(self) -> Any:
-        return None
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {"pooling": self.pooling, "normalize": self.normalize}
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return None, None
 
 
 def embed(backbone: Backbone, inputs: Mapping[str, Tensor], pooling: str, normalize: bool) -> Tensor:
@@ -101,6 +97,7 @@ class PairEmbedder(ModelWithHead):
     """
 
     saved_as = SavedAs("Model", "embedder", use_pooler=False, options=("objective", "scale", *POOLING))
+    saved_arguments = ("objective", "scale", *POOLING)
 
     def __init__(
         self,
@@ -130,12 +127,10 @@ class PairEmbedder(ModelWithHead):
         """Return an embedder of single texts with the same weights."""
         return TextEmbedder(self.backbone, self.pooling, self.normalize)
 
-    def make_losses(self) -> Any:
-        return CosineLoss() if self.objective == COSINE else ContrastiveLoss(self.scale)
-
-    def make_metrics(self) -> Any:
-        is_cosine = self.objective == COSINE
-        return [CosineError(name="root_mean_squared_error") if is_cosine else ContrastiveAccuracy(name="accuracy")]
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        if self.objective == COSINE:
+            return CosineLoss(), [CosineError(name="root_mean_squared_error")]
+        return ContrastiveLoss(self.scale), [ContrastiveAccuracy(name="accuracy")]
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         remedy = "Divide the scores of the table by the highest one."
@@ -154,16 +149,50 @@ class PairEmbedder(ModelWithHead):
     def compute_metrics(self, x: Any, y: Any, y_pred: Tensor, sample_weight: Tensor | None = None) -> Any:
         return super().compute_metrics(x, self.number_labels(y, y_pred), y_pred, sample_weight)
 
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {
-            "objective": self.objective,
-            "scale": self.scale,
-            "pooling": self.pooling,
-            "normalize": self.normalize,
-        }
-
     def number_labels(self, y: Any, y_pred: Tensor) -> Any:
         """Return the labels, or for contrastive training without labels a distinct id for each text."""
         if y is not None or self.objective != CONTRASTIVE:
             return y
         return ops.reshape(ops.arange(2 * ops.shape(y_pred)[0], dtype="int32"), (-1, 2))
+
+
+# Feature extraction from the hidden states of an encoder.
+
+WHOLE = "none"  # no pooling: a vector for each token
+
+
+def make_features_model(backbone: keras.Model, layers: Sequence[int], pooling: str = WHOLE) -> keras.Model:
+    """Return a model with the weights of an encoder that outputs the concatenated hidden states of some layers.
+
+    Layers above the highest of these are not computed.
+
+    Args:
+        backbone: a `Backbone`.
+        layers: 0 is the embeddings, 1 the first block; -1 the last block, -2 the one before.
+        pooling: `none`, or `mean` or `max` of the real tokens, or `cls`, the first one.
+    Returns:
+        A model with the inputs of the encoder. Its output is float32, (batch, length, layers * hidden), or pooled
+        (batch, layers * hidden).
+    Raises:
+        ValueError: there is no such layer or pooling.
+    Source: Devlin et al. 2019, section 5.3, where the last four give the best features; arXiv:1810.04805.
+    """
+    states = backbone.make_hidden_states_model().output
+    for layer in layers:
+        if not -len(states) <= layer < len(states):
+            raise ValueError(
+                f"`layers` must be from 0, the embeddings, to {len(states) - 1}, the last block, or from -1 backwards "
+                f"to {-len(states)}. Received: {', '.join(map(str, layers))}."
+            )
+    if not layers:
+        raise ValueError("`layers` must name at least one layer. Received: none. Try layers=[-1], the last one.")
+    if pooling not in (WHOLE, *POOLINGS):
+        raise ValueError(f"`pooling` must be one of {', '.join((WHOLE, *POOLINGS))}. Received: pooling={pooling!r}.")
+    chosen = [states[layer] for layer in layers]
+    features = chosen[0] if len(chosen) == 1 else ops.concatenate(chosen, axis=-1)
+    if pooling != WHOLE:
+        pool = TokenPooling(pooling, dtype="float32", name="pooling")
+        features = pool(features, backbone.input["padding_mask"])
+    model = ReentrantModel(backbone.input, features, name="features")
+    model.compiles_shapes = compiles_shapes(model)
+    return model

@@ -57,12 +57,9 @@ class BagOfWordsPretrainer(ModelWithHead):
         self.weight = weight
         self.default_loss_weights = dict.fromkeys(pretrainer.output, 1.0) | {WORDS: weight}
 
-    def make_losses(self) -> Any:
-        losses = self.pretrainer.make_losses()
-        return losses | {WORDS: losses["mlm"]}
-
-    def make_metrics(self) -> Any:
-        return self.pretrainer.make_metrics()
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        losses, metrics = self.pretrainer.make_losses_and_metrics()
+        return losses | {WORDS: losses["mlm"]}, metrics
 
     def get_config(self) -> dict[str, Any]:
         return {

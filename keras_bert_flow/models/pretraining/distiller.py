@@ -117,7 +117,8 @@ class Distiller(ModelWithHead):
     ) -> None:
         check_teacher(student.backbone, teacher.backbone, hidden_state_weight)
         teacher.trainable = False
-        known = keras.Model(teacher.input, teacher.output | {"sequence": find_sequence(teacher)}, name="teacher")
+        ours, theirs = (model.get_layer("mlm_transform").input[0] for model in (student, teacher))  # last hidden states
+        known = keras.Model(teacher.input, teacher.output | {"sequence": theirs}, name="teacher")
         targets = known(student.input, training=False)
         outputs = {"mlm": student.output["mlm"]}
         weights = {"mlm": masked_lm_weight, "soft": soft_target_weight, "hidden": hidden_state_weight}
@@ -126,7 +127,7 @@ class Distiller(ModelWithHead):
             outputs["soft"] = layer(outputs["mlm"], targets["mlm"])
         if hidden_state_weight:
             layer = HiddenStateLosses(dtype="float32", name="hidden")
-            outputs["hidden"] = layer(find_sequence(student), targets["sequence"])
+            outputs["hidden"] = layer(ours, targets["sequence"])
         super().__init__(student.backbone, student.input, outputs, name)
         self.student, self.teacher = student, teacher
         self.default_loss_weights = {output: weights[output] for output in outputs}
@@ -142,11 +143,8 @@ class Distiller(ModelWithHead):
     def list_fixed_weights(self) -> list[keras.Variable]:
         return self.teacher.variables
 
-    def make_losses(self) -> Any:
-        return {output: token_loss() for output in self.output}
-
-    def make_metrics(self) -> Any:
-        return {"mlm": [token_accuracy()]}
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return {output: token_loss() for output in self.output}, {"mlm": [token_accuracy()]}
 
     def get_config(self) -> dict[str, Any]:
         models = {"student": self.student, "teacher": self.teacher}
@@ -157,8 +155,3 @@ class Distiller(ModelWithHead):
     def from_config(cls, config: dict[str, Any]) -> Self:
         models = {name: keras.saving.deserialize_keras_object(config[name]) for name in ("student", "teacher")}
         return cls(**config | models)
-
-
-def find_sequence(masked_lm: keras.Model) -> Tensor:
-    """Return the last hidden states of a masked LM, (batch, length, hidden)."""
-    return masked_lm.get_layer("mlm_transform").input[0]

@@ -61,11 +61,8 @@ class ReplacedTokenDetector(ModelWithHead):
         logits = project(backbone, hidden, 1, "replaced", truncated_normal)
         super().__init__(backbone, inputs, logits[..., 0], name)
 
-    def make_losses(self) -> Any:
-        return BinaryTokenLoss()
-
-    def make_metrics(self) -> Any:
-        return [BinaryTokenAccuracy(name="accuracy")]
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return BinaryTokenLoss(), [BinaryTokenAccuracy(name="accuracy")]
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -101,7 +98,7 @@ class ReplacedTokenPretrainer(ModelWithHead):
     takes_packed_rows = True
     default_rate = 5e-4
     has_one_width = True
-    settings = ("generator_size", "replaced_token_weight")
+    settings = saved_arguments = ("generator_size", "replaced_token_weight")
 
     def __init__(
         self,
@@ -114,7 +111,9 @@ class ReplacedTokenPretrainer(ModelWithHead):
         inputs = make_inputs("mask_positions", "mask_ids")
         draws = inputs["replacement_draws"] = keras.Input((None,), dtype="float32", name="replacement_draws")
         shape = backbone.shape.narrow(generator_size)
-        embedded = backbone.embed(inputs["token_ids"], inputs["segment_ids"], inputs["padding_mask"])
+        embedded = backbone.get_layer("embeddings")(
+            backbone.token_embedding(inputs["token_ids"]), inputs["segment_ids"], padding_mask=inputs["padding_mask"]
+        )  # (batch, length, embedding)
         generator = BlockStack(find_family(backbone.family), shape, backbone.dtype_policy, GENERATOR)
         sequence, _ = generator.apply(embedded, inputs["padding_mask"])
         mlm = masked_token_logits(backbone, sequence, inputs["mask_positions"], shape)
@@ -143,11 +142,5 @@ class ReplacedTokenPretrainer(ModelWithHead):
             path: heads for block in self.generator_blocks for path, heads in block.list_matrices().items()
         }
 
-    def make_losses(self) -> Any:
-        return {"mlm": token_loss(), "rtd": token_loss()}
-
-    def make_metrics(self) -> Any:
-        return {"mlm": [token_accuracy()], "rtd": [token_accuracy()]}
-
-    def get_config(self) -> dict[str, Any]:
-        return super().get_config() | {name: getattr(self, name) for name in self.settings}
+    def make_losses_and_metrics(self) -> tuple[Any, Any]:
+        return {"mlm": token_loss(), "rtd": token_loss()}, {"mlm": [token_accuracy()], "rtd": [token_accuracy()]}

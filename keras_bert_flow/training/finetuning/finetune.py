@@ -1,6 +1,7 @@
 """Fine-tune a model on a task, once per seed, and for comparison the same model from random weights."""
 
 import gc
+import json
 import logging
 import tempfile
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import keras
 
+from keras_bert_flow.backends.runtime import arithmetic
 from keras_bert_flow.backends.steps import keeping_compilations
 from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
 from keras_bert_flow.console.job_progress import stage_seconds, told_if_long
@@ -21,7 +23,7 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
-from keras_bert_flow.results.artifacts import removed_on_leaving
+from keras_bert_flow.results.artifacts import removed_on_leaving, write_atomically
 from keras_bert_flow.results.publishing import Contents, published
 from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_key
 from keras_bert_flow.results.stages.keys import folder_digest
@@ -40,15 +42,14 @@ from keras_bert_flow.training.finetuning.grid import (
     with_random_training,
 )
 from keras_bert_flow.training.finetuning.task_data import (
+    UNREACHABLE,
     TaskData,
     fetch_tables,
     read_task_data,
     read_training,
-    write_unreachable,
 )
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, RUN_FILE, TaskRuns
-from keras_bert_flow.training.finetuning.trained_part import check_trained_part
-from keras_bert_flow.training.precision import arithmetic
+from keras_bert_flow.training.fit import check_trained_part
 
 _logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ def finetune(
     It returns at once if the folder exists, and resumes a killed run. `<start>` is `pretrained` and, unless comparison
     is turned off, `random`: the same shape from new weights, trained until it stops improving; see
     `with_random_training`. Beside them is `initial`, if pre-training began with embeddings from counts and published
-    that model; see `find_initial`. Runs from random weights that another result beside the folder has are copied; see
+    that model beside this one. Runs from random weights that another result beside the folder has are copied; see
     `reuse_baseline`. With `finetuning.grid`, each of its points is trained first, from the first two
     starts. The best one gives the settings of the published runs, and `grid.json` and `grid-random.json` list all; see
     `search_grid`. With `finetuning.label_counts`, the model is also trained on fewer labels, and `label-counts.json`
@@ -101,7 +102,9 @@ def finetune(
             "Fine-tuning takes one device: distribution.kind=%s is for pre-training.", config.distribution.kind
         )
     model = fetch(model)
-    initial = find_initial(config, model)
+    # The model as it was before the first step of its pre-training, if that published it beside the model.
+    folder = model.parent / INITIAL
+    initial = folder if config.finetuning.compare_initial and (folder / "config.json").is_file() else None
     inputs = hold(model, *([] if initial is None else [initial]))
     check_whole(model)
     key = finetuning_key(config, model)
@@ -152,7 +155,8 @@ def finetune(
         trained.pop(INITIAL, None)
         if config.finetuning.label_counts:
             train_label_counts(trained, tokenizer, data, work, make_runs)
-        write_unreachable(work, data)
+        if data.unreachable:
+            write_atomically(work / UNREACHABLE, json.dumps(data.unreachable, indent=1).encode())
         facts = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
         result.contents = Contents(facts, {"model": folder_digest(model)}, data.texts)
     return output
@@ -162,21 +166,19 @@ class StageClock:
     """The time of `finetuning.minutes`, shared by the runs that are left of the stage."""
 
     def __init__(self, config: PipelineConfig, work: Path, has_initial: bool = False):
-        self._minutes, self._seeds = config.finetuning.minutes, config.finetuning.seeds
+        self._minutes, seeds = config.finetuning.minutes, config.finetuning.seeds
         self._ends = time.monotonic() + stage_seconds(self._minutes or 0)
-        self._starts, self._work = [start for start, _ in list_starts(config, has_initial)], work
-        finished = [read_json_object(file) for file in self._list_files() if file.is_file()]
+        starts = [start for start, _ in list_starts(config, has_initial)]
+        self._files = [work / start / f"seed-{seed}" / RUN_FILE for start in starts for seed in seeds]
+        finished = [read_json_object(file) for file in self._files if file.is_file()]
         self._before = sum(run["seconds"] for run in finished if REUSED not in run)  # in earlier processes
 
     def share(self) -> float | None:
         """Return the seconds of the next run; None if there is no limit."""
         if self._minutes is None:
             return None
-        left = sum(not file.is_file() for file in self._list_files())
+        left = sum(not file.is_file() for file in self._files)
         return (self._ends - time.monotonic() - self._before) / max(1, left)
-
-    def _list_files(self) -> list[Path]:
-        return [self._work / start / f"seed-{seed}" / RUN_FILE for start in self._starts for seed in self._seeds]
 
 
 def list_starts(config: PipelineConfig, has_initial: bool = False) -> Iterator[tuple[str, PipelineConfig]]:
@@ -199,12 +201,6 @@ def list_runs(config: PipelineConfig, has_initial: bool = False) -> Iterator[str
     for count in list_label_counts(config):
         folders += [f"{LABEL_COUNTS}/{count}/{start}" for start in starts if start != INITIAL]
     yield from (f"{folder}/seed-{seed}" for folder in folders for seed in config.finetuning.seeds)
-
-
-def find_initial(config: PipelineConfig, model: Path) -> Path | None:
-    """Return the model as it was before the first step of its pre-training, if that published it beside the model."""
-    folder = model.parent / INITIAL
-    return folder if config.finetuning.compare_initial and (folder / "config.json").is_file() else None
 
 
 # Score of the TF-IDF baseline, for model cards.

@@ -75,8 +75,8 @@ def search_grid(
         task: the task of the runs.
         work: the runs of the best point become `<start>/seed-<n>/` in this folder, as without a grid. For the other
             points, `grid/<point>/seed-<n>/` keeps `run.json` and the log, but no model. `grid.json` is written when all
-            are trained: kind, main_metric, chosen (a name) and points, each a row of `_describe`, the cheapest first.
-            For random weights these are `grid-random` and `grid-random.json`.
+            are trained: kind, main_metric, chosen (a name) and points, the cheapest first, rows of `_train_points`. For
+            random weights these are `grid-random` and `grid-random.json`.
         make_runs: `TaskRuns` with all arguments but the configuration.
         start: `pretrained` or `random`.
     Raises:
@@ -104,6 +104,10 @@ def search_grid(
 def _train_points(
     config: PipelineConfig, folder: Path, make_runs: Callable[..., TaskRuns], start: str
 ) -> list[dict[str, Any]]:
+    """Return a row per point: name, settings, score, seconds, runs.
+
+    The score is a mean with its standard_deviation, minimum and maximum. It and the seconds are null on NaN.
+    """
     rows: list[dict[str, Any]] = []
     for point in list_points(config.finetuning.grid or GridConfig()):
         runs = make_runs(point.resolve(config))
@@ -114,7 +118,10 @@ def _train_points(
             if run["score"] is None:
                 break
         del runs
-        rows.append(_describe(point, trained))
+        has_failed = any(run["score"] is None for run in trained)
+        score = None if has_failed else summarise_runs([{"score": run["score"]} for run in trained])["score"]
+        seconds = None if has_failed else round(sum(run["seconds"] for run in trained), 1)
+        rows.append({"name": point.name, **asdict(point), "score": score, "seconds": seconds, "runs": trained})
         best = find_best(rows)
         for row in rows:  # at most one point keeps its models, to save disk space
             if row is not best:
@@ -122,14 +129,6 @@ def _train_points(
                     shutil.rmtree(model)
         gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
     return rows
-
-
-def _describe(point: Point, runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return a row: name, settings, score (mean, standard_deviation, minimum, maximum; null on NaN), seconds, runs."""
-    has_failed = any(run["score"] is None for run in runs)
-    score = None if has_failed else summarise_runs([{"score": run["score"]} for run in runs])["score"]
-    seconds = None if has_failed else round(sum(run["seconds"] for run in runs), 1)
-    return {"name": point.name, **asdict(point), "score": score, "seconds": seconds, "runs": list(runs)}
 
 
 # Learning curve: train a task on subsets of its labels, from both starts, since pre-training helps most with few.
@@ -186,38 +185,32 @@ def train_label_counts(
         features = data.task.encode(tokenizer, examples[:count], settings.sequence_length)
         few, folder = replace(data, train=features), work / FOLDER / str(count)
         counted = {start: with_labels(config, count, len(examples)) for start, config in starts.items()}
-        found = {}
+        found: dict[str, list[dict[str, Any]]] = {}
         for start, config in counted.items():
-            runs = make_runs(config, data=few)
-            name = f"{count:,} labels, "
-            found[start] = [_train(runs, folder / start, start, seed, data, name) for seed in config.finetuning.seeds]
+            runs, found[start] = make_runs(config, data=few), []
+            for seed in config.finetuning.seeds:
+                place = folder / start / f"seed-{seed}"
+                runs.finish(place, start, seed, may_fail=True, prefix=f"{count:,} labels, ")
+                shutil.rmtree(place / MODEL, ignore_errors=True)  # only its scores are needed
+                found[start].append(_describe_counts(place, data))
             del runs
             gc.collect()  # Keras models are part of reference cycles; the next one takes as much memory again
-        rows.append({"labels": count, "epochs": _epochs(counted), "runs": found})
+        epochs = {start: config.finetuning.epochs for start, config in counted.items()}
+        rows.append({"labels": count, "epochs": epochs, "runs": found})
     everything = {
         start: [_describe_counts(work / start / f"seed-{seed}", data) for seed in config.finetuning.seeds]
         for start, config in starts.items()
     }
-    rows.append({"labels": len(examples), "epochs": _epochs(starts), "runs": everything})
+    epochs = {start: config.finetuning.epochs for start, config in starts.items()}
+    rows.append({"labels": len(examples), "epochs": epochs, "runs": everything})
     curve = {"kind": data.task.kind, "main_metric": data.task.main_metric, "rows": rows}
     write_atomically(work / CURVE_FILE, json.dumps(curve, indent=1).encode())
-
-
-def _train(runs: TaskRuns, folder: Path, start: str, seed: int, data: TaskData, prefix: str) -> dict[str, Any]:
-    place = folder / f"seed-{seed}"
-    runs.finish(place, start, seed, may_fail=True, prefix=prefix)
-    shutil.rmtree(place / MODEL, ignore_errors=True)  # only its scores are needed
-    return _describe_counts(place, data)
 
 
 def _describe_counts(folder: Path, data: TaskData) -> dict[str, Any]:
     run, field = read_json_object(folder / RUN_FILE), f"dev_{data.task.main_metric}"
     found = {name: run[name] for name in ("seed", "score", "seconds", "failure") if name in run}
     return found | {"dev_scores": [line[field] for line in read_log(folder) if field in line]}
-
-
-def _epochs(starts: Mapping[str, PipelineConfig]) -> dict[str, int]:
-    return {start: config.finetuning.epochs for start, config in starts.items()}
 
 
 # The random-weights baseline: trained until it stops improving, once for all models of one shape.
@@ -284,7 +277,14 @@ def reuse_baseline(config: PipelineConfig, results: Path, work: Path, identity: 
         if config.finetuning.grid is not None:
             wanted += [grid, f"{grid}.json"]
         wanted = [name for name in wanted if not (work / name).exists()]
-        if not wanted or not _is_whole(result):
+        if not wanted:
+            continue
+        try:
+            check_folder(result, "finetuning")
+        except (OSError, ValueError) as error:
+            _logger.warning(
+                "Runs from random weights are trained again, since those of %s are damaged: %s", result, error
+            )
             continue
         for name in wanted:
             _copy(result, work, name, identity)
@@ -299,15 +299,6 @@ def _has_key(result: Path, name: str, key: str) -> bool:
         return baseline_key(identity) == key
     except (OSError, ValueError, KeyError, AttributeError):
         return False
-
-
-def _is_whole(result: Path) -> bool:
-    try:
-        check_folder(result, "finetuning")
-    except (OSError, ValueError) as error:
-        _logger.warning("Runs from random weights are trained again, since those of %s are damaged: %s", result, error)
-        return False
-    return True
 
 
 def _copy(result: Path, work: Path, name: str, identity: Mapping[str, Any]) -> None:

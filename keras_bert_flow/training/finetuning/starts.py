@@ -1,4 +1,4 @@
-"""New heads: fitted to the frozen encoder by a linear probe, with labels in units that a head can learn."""
+"""How a fine-tuning run starts: which weights it trains, a head fitted by a linear probe, labels in standard units."""
 
 import logging
 from collections.abc import Sequence
@@ -9,15 +9,29 @@ import keras
 import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
+from keras_bert_flow.config.finetuning import ALL, FinetuningConfig
 from keras_bert_flow.console.job_progress import told_if_long
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.models.reentrant import ReentrantModel
-from keras_bert_flow.tasks.baselines.linear_head import MOST_ROWS, Start, add_directions, fit_start, spread_rows
+from keras_bert_flow.tasks.baselines.linear_head import MOST_ROWS, add_directions, fit_start, spread_rows
 from keras_bert_flow.tasks.core.task import Features
 
 HEAD = "classifier"  # name of the dense layer
 
 _logger = logging.getLogger(__name__)
+
+
+def choose_trained_part(model: Any, settings: FinetuningConfig) -> None:
+    """Freeze layers or add LoRA according to the settings; call it before the model is compiled.
+
+    The pooler is trained with the head: in some families it is part of the head, in others it may be new.
+    """
+    backbone = model.backbone
+    if settings.lora_rank is not None:
+        backbone.enable_lora(settings.lora_rank, settings.lora_alpha, settings.lora_targets)
+    elif settings.frozen_layers is not None:
+        frozen = settings.frozen_layers
+        backbone.freeze_lowest(len(backbone.blocks) if frozen == ALL else frozen)
 
 
 class LinearProbe:
@@ -57,31 +71,24 @@ class LinearProbe:
             ValueError: a vector is NaN or infinite.
         """
         with told_if_long(f"Fitting the head to the vectors of {min(len(features), MOST_ROWS):,} texts"):
-            self._fit_head(features, max_widths, seed)
-
-    def _fit_head(self, features: Features, max_widths: int, seed: int) -> None:
-        rows = _take_rows(features, spread_rows(len(features), MOST_ROWS))
-        vectors = predict_features(self._pooled, rows, max_widths)[ONLY_OUTPUT]  # (rows, hidden)
-        labels, outputs = rows.labels[ONLY_OUTPUT], self._layer.units
-        rng = np.random.default_rng(seed)
-        if self._label_words:
-            start = self._fit_towards_words(vectors, labels, rng)
-        else:
-            start = fit_start(self._kind, vectors, labels, outputs, rng)
-        if start.reason:
-            _logger.warning("`finetuning.head_start`: %s", start.reason)
-        if start.head is None:
-            return
-        kernel, bias = start.head
-        self._layer.kernel.assign(kernel.astype(np.float32))
-        self._layer.bias.assign(bias.astype(np.float32))
-
-    def _fit_towards_words(self, vectors: np.ndarray, labels: np.ndarray, rng: np.random.Generator) -> Start:
-        table = read_variable(self._table)
-        words = np.stack([table[list(ids)].mean(axis=0) for ids in self._label_words], axis=1)  # (hidden, classes)
-        both = add_directions(vectors, words)
-        start = fit_start(self._kind, vectors @ both, labels, self._layer.units, rng)
-        return start if start.head is None else replace(start, head=(both @ start.head[0], start.head[1]))
+            rows = _take_rows(features, spread_rows(len(features), MOST_ROWS))
+            vectors = predict_features(self._pooled, rows, max_widths)[ONLY_OUTPUT]  # (rows, hidden)
+            columns = None
+            if self._label_words:
+                table = read_variable(self._table)
+                words = np.stack([table[list(ids)].mean(axis=0) for ids in self._label_words], axis=1)
+                columns = add_directions(vectors, words)  # from `words`, (hidden, classes)
+                vectors = vectors @ columns
+            rng = np.random.default_rng(seed)
+            start = fit_start(self._kind, vectors, rows.labels[ONLY_OUTPUT], self._layer.units, rng)
+            if start.reason:
+                _logger.warning("`finetuning.head_start`: %s", start.reason)
+            if start.head is None:
+                return
+            kernel, bias = start.head
+            kernel = kernel if columns is None else columns @ kernel
+            self._layer.kernel.assign(kernel.astype(np.float32))
+            self._layer.bias.assign(bias.astype(np.float32))
 
 
 def _take_rows(features: Features, rows: np.ndarray) -> Features:

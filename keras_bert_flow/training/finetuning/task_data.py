@@ -1,6 +1,5 @@
 """Fetch, read, check and encode the data files of a task, and find the words of its labels."""
 
-import json
 import logging
 import os
 import statistics
@@ -17,7 +16,6 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates, hold
 from keras_bert_flow.files.paths import find_address
-from keras_bert_flow.results.artifacts import write_atomically
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.metrics import describe_shares
@@ -277,25 +275,10 @@ def describe_texts(name: str, counters: Mapping[str, int]) -> list[str]:
     return [f"{name}: {line}" for line in lines if line]
 
 
-def write_unreachable(folder: Path, data: TaskData) -> None:
-    """Write `unreachable.json` for the report, unless there are no unreachable labels."""
-    if data.unreachable:
-        write_atomically(folder / UNREACHABLE, json.dumps(data.unreachable, indent=1).encode())
-
-
 def read_unreachable(folder: Path) -> dict[str, Unreachable]:
     """Read `unreachable.json` in an output folder of `finetune`; empty if there is none."""
     path = folder / UNREACHABLE
     return read_json_object(path) if path.is_file() else {}
-
-
-def check_task_length(sequence_length: int, max_positions: int) -> None:
-    """Raise ValueError unless a model has enough positions for `sequence_length`."""
-    if sequence_length > max_positions:
-        raise ValueError(
-            f"Examples must fit the model's {max_positions} positions. Received: finetuning.sequence_length="
-            f"{sequence_length}. Lower it, or choose another model."
-        )
 
 
 def check_label_counts(config: PipelineConfig, examples: Sequence[Any]) -> None:

@@ -12,9 +12,9 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.backends.memory import is_on_processor, read_peak_bytes
+from keras_bert_flow.backends.runtime import is_on_processor, read_peak_bytes, seed_everything
 from keras_bert_flow.backends.values import read_variable
-from keras_bert_flow.config.finetuning import ADAPTER, FinetuningConfig
+from keras_bert_flow.config.finetuning import ADAPTER
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.conversion.model_card import Card, describe_machine
 from keras_bert_flow.conversion.model_directory import load_for_finetuning, save_model_directory
@@ -28,19 +28,16 @@ from keras_bert_flow.tasks.core.task import Features
 from keras_bert_flow.tasks.core.texts import describe_cut
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
-from keras_bert_flow.training.finetuning.starts import LinearProbe, find_units
+from keras_bert_flow.training.finetuning.starts import LinearProbe, choose_trained_part, find_units
 from keras_bert_flow.training.finetuning.task_data import TaskData, find_label_words
-from keras_bert_flow.training.finetuning.trained_part import choose_trained_part, count_parameters
 from keras_bert_flow.training.loop.checkpoints import BestCheckpoint, Checkpoints
 from keras_bert_flow.training.loop.identity import finetuning_identity, list_changes
-from keras_bert_flow.training.loop.logs import read_log
+from keras_bert_flow.training.loop.logs import Tracker, read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
-from keras_bert_flow.training.loop.tracker import Tracker
 from keras_bert_flow.training.loop.train import Intervals, StepSize, train
-from keras_bert_flow.training.optimizers.factory import find_rate_factors, make_guarded_optimizer
+from keras_bert_flow.training.optimizers.adam import find_rate_factors, make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import NotFiniteError
 from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
-from keras_bert_flow.training.precision import seed_everything
 
 PRETRAINED, RANDOM = "pretrained", "random"
 RUN_FILE, MODEL = "run.json", "model"
@@ -125,7 +122,10 @@ class TaskRuns:
             folder.mkdir(parents=True, exist_ok=True)
             try:
                 name = prefix + str(folder.relative_to(folder.parents[1]))
-                with self._track(folder, run, name) as tracker:
+                config, stage, state = self._config, FINETUNING.name, folder / CHECKPOINTS
+                settings = config.model_dump(mode="json", include={"task", "finetuning", "backend"}) | run
+                place = f"{config.name}/{stage}/{name}"
+                with Tracker(config.loggers, folder, state, place, stage, self._key, settings) as tracker:
                     facts = self._train(folder, run, batches, is_head_new, name, tracker.start, ends_at)
                     tracker.finish(facts)
                 run |= facts
@@ -138,7 +138,7 @@ class TaskRuns:
             write_atomically(folder / RUN_FILE, json.dumps(run | {"identity": self.identity}).encode())
         for name in (CHECKPOINTS, BEST):  # also if a previous process was killed before this
             shutil.rmtree(folder / name, ignore_errors=True)
-        return _read_run(folder)
+        return read_json_object(folder / RUN_FILE)
 
     def _save(self, folder: Path, run: Mapping[str, Any]) -> None:
         length = self._settings.sequence_length
@@ -158,7 +158,7 @@ class TaskRuns:
     def _is_finished(self, folder: Path) -> bool:
         if not (folder / RUN_FILE).is_file():
             return False
-        changes = list_changes(_read_run(folder)["identity"], self.identity)
+        changes = list_changes(read_json_object(folder / RUN_FILE)["identity"], self.identity)
         if changes:
             raise ValueError(
                 f"A run must go on as it began. Received: {folder} with another {changes}. "
@@ -179,7 +179,12 @@ class TaskRuns:
             fresh = type(fresh).from_config(fresh.get_config())
         if self._units is not None and start == PRETRAINED and not is_head_new:
             self._units.take_from_head(fresh)
-        _set_head_dropout(fresh, self._settings)
+        rate = self._settings.head_dropout_rate
+        if rate is None and self._settings.head_start == "probe":
+            rate = 0.0
+        dropout = next((layer for layer in fresh.layers if layer.name == "classifier_dropout"), None)
+        if rate is not None and dropout is not None:  # its seed stays, whatever the rate
+            dropout.rate = fresh.dropout_rate = rate
         choose_trained_part(fresh, self._settings)
         if self._classifier is None:
             self._classifier = fresh
@@ -187,18 +192,6 @@ class TaskRuns:
             for variable, first in zip(self._classifier.variables, fresh.variables, strict=True):
                 variable.assign(first)
         return is_head_new or start == RANDOM
-
-    def _start_head(self, seed: int) -> None:
-        if self._probe is None:
-            words = find_label_words(self._settings.label_words, self._data.task.labels, self._tokenizer)
-            self._probe = LinearProbe(self._classifier, self._data.task.kind, words)
-        self._probe.start_head(self._data.train, self._settings.max_widths, seed)
-
-    def _track(self, folder: Path, run: Mapping[str, Any], name: str) -> Tracker:
-        config, stage = self._config, FINETUNING.name
-        facts = config.model_dump(mode="json", include={"task", "finetuning", "backend"}) | dict(run)
-        loggers, state = config.loggers, folder / CHECKPOINTS
-        return Tracker(loggers, folder, state, f"{config.name}/{stage}/{name}", stage, self._key, facts)
 
     def _train(
         self,
@@ -216,7 +209,10 @@ class TaskRuns:
         is_chosen = settings.publish == "best"
         checkpoints = Checkpoints(folder / CHECKPOINTS, identity, keep=1, inputs=self._data.inputs)
         if settings.head_start == "probe" and is_head_new and not checkpoints.find()[0]:  # else it is already fitted
-            self._start_head(run["seed"])
+            if self._probe is None:
+                words = find_label_words(settings.label_words, self._data.task.labels, self._tokenizer)
+                self._probe = LinearProbe(model, self._data.task.kind, words)
+            self._probe.start_head(self._data.train, settings.max_widths, run["seed"])
         best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen, inputs=self._data.inputs)
         callbacks = self._callbacks
         if settings.patience_epochs is not None:
@@ -258,14 +254,18 @@ class TaskRuns:
         )
         if is_chosen:
             best.restore(model)
-        facts: dict[str, Any] = count_parameters(model) | {"peak_bytes": read_peak_bytes()}
+        parts = {"trained_parameters": model.trainable_variables, "parameters": model.weights}  # LoRA included
+        facts: dict[str, Any] = {name: sum(math.prod(weight.shape) for weight in part) for name, part in parts.items()}
+        facts |= {"peak_bytes": read_peak_bytes()}
         facts |= {"remarks": list(self._data.remarks)} if self._data.remarks else {}
         if limit is not None and limit.last_step < total_steps:
             facts |= {"shortened": [limit.last_step, total_steps]}
             steps = f"{limit.last_step:,} of {total_steps:,}"
             _logger.warning("%s: `finetuning.minutes` left time for %s steps.", name, steps)
         facts |= {"label_units": asdict(self._units)} if self._units is not None else {}
-        score = self._find_score(folder, is_chosen)
+        lines = read_log(folder)
+        scores = [line[self._field] for line in (lines if is_chosen else lines[-1:]) if self._field in line]
+        score = max(scores) if scores else self._score()[self._field]  # none if a callback ended the run before one
         if settings.calibrate:
             found, calibrated = self._calibrate()
             score = score if calibrated is None else calibrated
@@ -297,12 +297,6 @@ class TaskRuns:
         calibrated = {**outputs, ONLY_OUTPUT: found.apply(outputs[ONLY_OUTPUT])}
         return found, self._score_outputs(calibrated)[data.task.main_metric]
 
-    def _find_score(self, folder: Path, is_best: bool) -> float:
-        """Return the logged score of the model to publish, or measure it if a callback ended the run before that."""
-        lines = read_log(folder)
-        scores = [line[self._field] for line in (lines if is_best else lines[-1:]) if self._field in line]
-        return max(scores) if scores else self._score()[self._field]
-
     def _compile(self, total_steps: int) -> None:
         """Compile the classifier, or reset its optimizer if it is already compiled."""
         settings = self._settings
@@ -326,27 +320,14 @@ class TaskRuns:
         model = self._classifier
         # `TaskBatches` divides the weights of tags and of parts, so the losses use sum reduction.
         are_sums = self._data.train.labelled_tokens.any() or self._parts > 1
-        losses = keras.tree.map_structure(_as_sum, model.make_losses()) if are_sums else None
+        losses = None
+        if are_sums:
+            losses = keras.tree.map_structure(
+                lambda loss: type(loss).from_config(loss.get_config() | {"reduction": "sum"}),
+                model.make_losses_and_metrics()[0],
+            )
         weights = model.default_loss_weights if are_sums else None
         model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard does
-
-
-def _set_head_dropout(model: Any, settings: FinetuningConfig) -> None:
-    """Set the dropout rate before the head, if the model has such a layer; its seed stays, whatever the rate."""
-    rate = settings.head_dropout_rate
-    if rate is None and settings.head_start == "probe":
-        rate = 0.0
-    layer = next((layer for layer in model.layers if layer.name == "classifier_dropout"), None)
-    if rate is not None and layer is not None:
-        layer.rate = model.dropout_rate = rate
-
-
-def _as_sum(loss: keras.losses.Loss) -> keras.losses.Loss:
-    return type(loss).from_config(loss.get_config() | {"reduction": "sum"})
-
-
-def _read_run(folder: Path) -> dict[str, Any]:
-    return read_json_object(folder / RUN_FILE)
 
 
 # Choose the number of gradient accumulation parts of the batches of a fine-tuning run.
@@ -372,12 +353,12 @@ def choose_parts(config: PipelineConfig, features: Features) -> int:
     is_contrastive = getattr(config.task, "objective", None) == "contrastive"
     if settings.group_by_length or is_contrastive or not COMPILES_SHAPES or not is_on_processor():
         return 1
-    counts = [count for count in PART_COUNTS if settings.batch_size % count == 0]
-
-    def cost(count: int) -> float:
-        return make_batches(config, features, settings.seeds[0], count).mean_positions + PART_COST * count
-
-    return min(counts, key=cost)
+    costs = {
+        count: make_batches(config, features, settings.seeds[0], count).mean_positions + PART_COST * count
+        for count in PART_COUNTS
+        if settings.batch_size % count == 0
+    }
+    return min(costs, key=lambda count: costs[count])
 
 
 def make_batches(config: PipelineConfig, features: Features, seed: int, parts: int) -> TaskBatches:
@@ -447,7 +428,9 @@ def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any])
     if cut := describe_cut(data.texts.get("train", {})):
         facts.append(["training texts that are cut", cut])
     names = (*RECIPE, *(name for name in PARTIAL if settings["lora_rank" if "lora" in name else name] is not None))
-    recipe = [[name.replace("_", " "), _show(settings[name])] for name in names] + [["seed", str(run["seed"])]]
+    shown = {name: settings[name] for name in names}
+    shown = {name: ", ".join(value) if isinstance(value, list) else str(value) for name, value in shown.items()}
+    recipe = [[name.replace("_", " "), value] for name, value in shown.items()] + [["seed", str(run["seed"])]]
     recipe.append(["trained parameters", f"{run['trained_parameters']:,} of {run['parameters']:,}"])
     score = [[task.main_metric.replace("_", " "), f"{run['score']:.4f}"]]
     if data.guess_score is not None:
@@ -462,7 +445,3 @@ def describe_run(config: PipelineConfig, data: TaskData, run: Mapping[str, Any])
         score.append(["expected calibration error", errors])
     sections = (("Task", facts), ("Training", recipe), ("Score on the dev table", score))
     return Card(config.task.name, (*sections, describe_machine(run["seconds"])))
-
-
-def _show(setting: Any) -> str:
-    return ", ".join(setting) if isinstance(setting, list) else str(setting)

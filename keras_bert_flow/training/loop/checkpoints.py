@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, op
 from keras_bert_flow.files.documents import read_json
 from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates
 from keras_bert_flow.results.artifacts import canonical_json, file_digest, follow_umask, sync_folder
-from keras_bert_flow.training.loop.identity import add_change, list_changes, list_earlier, list_spans
+from keras_bert_flow.training.loop.identity import add_change, list_changes, list_spans
 
 STATE_FILE = "state.safetensors"
 TRAIN_STATE_FILE = "train_state.json"
@@ -60,6 +60,7 @@ class Checkpoints:
         inputs: states of what the run reads. Nothing is saved once they have changed, so the identity of a checkpoint
             names what it was made of.
     Attributes:
+        settings: the argument, as it is read back.
         history: other settings of earlier steps, from the checkpoint found last.
     """
 
@@ -74,7 +75,7 @@ class Checkpoints:
     ):
         self._is_writer, self._inputs = is_writer, inputs
         self._folder = folder
-        self._identity, self._settings = json.loads(json.dumps([identity, settings or {}]))  # as when read back
+        self._identity, self.settings = json.loads(json.dumps([identity, settings or {}]))  # as when read back
         self._keep = keep
         self._damaged: set[Path] = set()
         self.history: list = []
@@ -86,15 +87,23 @@ class Checkpoints:
             ValueError: a weight is NaN or infinite, or an input has changed.
             OSError: the disk is full, or the folder cannot be written; older checkpoints are unchanged.
         """
-        state = _read_state(model)
-        _check_finite(state, step)
+        state = {
+            path: np.ascontiguousarray(read_variable(variable)).reshape(variable.shape)
+            for path, variable in _list_variables(model).items()
+        }
+        names = [name for name, array in state.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
+        if names:
+            raise ValueError(
+                f"Weights must be numbers. Received: {', '.join(names)}, not so at step {step}. Lower the learning "
+                "rate."
+            )
         self._inputs.check()
         if not self._is_writer:
             return
         facts = {
             "step": step,
             "identity": self._identity,
-            "settings": self._settings,
+            "settings": self.settings,
             "history": self.history,
             "progress": dict(progress),
         }
@@ -102,8 +111,9 @@ class Checkpoints:
             self._folder.mkdir(parents=True, exist_ok=True)
             final = self._write(state, facts)
         except (OSError, SafetensorError) as error:
+            reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
             raise OSError(
-                f"A checkpoint must be written whole. Received: {self._folder}, at step {step:,}: {_describe(error)}. "
+                f"A checkpoint must be written whole. Received: {self._folder}, at step {step:,}: {reason}. "
                 "Fix that and run again; earlier checkpoints are unchanged."
             ) from None
         self._prune(final)
@@ -132,11 +142,7 @@ class Checkpoints:
 
     def list_spans(self, names: Sequence[str], last_step: int) -> list:
         """Return the spans of steps with the same settings; see `identity.list_spans`."""
-        return list_spans(self.history, self._settings, names, last_step)
-
-    def list_earlier(self, names: Sequence[str], last_step: int) -> list:
-        """Return the spans with other settings than the current ones; see `identity.list_earlier`."""
-        return list_earlier(self.history, self._settings, names, last_step)
+        return list_spans(self.history, self.settings, names, last_step)
 
     def _write(self, state: Mapping[str, np.ndarray], facts: dict[str, Any]) -> Path:
         """Write a checkpoint atomically: under a temporary name, synced to disk, then renamed."""
@@ -172,8 +178,16 @@ class Checkpoints:
                     _logger.warning("Checkpoint %s is damaged (%s); trying the one before.", folder, error)
                 self._damaged.add(folder)
                 continue
-            self._check_identity(facts["identity"], folder)
-            self._recall(facts)
+            if others := list_changes(facts["identity"], self._identity):
+                raise ValueError(
+                    f"A run must go on as it began. Received: {folder} with another {others}. "
+                    "Undo the change, or choose another output folder."
+                )
+            changes = list_changes(facts["settings"], self.settings)
+            history = add_change(facts["history"], facts["step"], facts["settings"], self.settings)
+            if changes and history != self.history:  # else already logged
+                _logger.warning("Going on from step %d with another %s.", facts["step"], changes)
+            self.history = history
             return folder, facts
         if self._list():
             raise DamagedError(
@@ -181,21 +195,6 @@ class Checkpoints:
                 "Remove the folder to start again."
             )
         return None, {"step": 0, "progress": {}}
-
-    def _recall(self, facts: Mapping[str, Any]) -> None:
-        changes = list_changes(facts["settings"], self._settings)
-        history = add_change(facts["history"], facts["step"], facts["settings"], self._settings)
-        if changes and history != self.history:  # else already logged
-            _logger.warning("Going on from step %d with another %s.", facts["step"], changes)
-        self.history = history
-
-    def _check_identity(self, found: Mapping[str, Any], folder: Path) -> None:
-        changes = list_changes(found, self._identity)
-        if changes:
-            raise ValueError(
-                f"A run must go on as it began. Received: {folder} with another {changes}. "
-                "Undo the change, or choose another output folder."
-            )
 
     def _list(self) -> list[Path]:
         """List the checkpoints, the newest first; a replaced one follows its replacement."""
@@ -229,20 +228,8 @@ def _read_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
-def _describe(error: Exception) -> str:
-    return (error.strerror or str(error)).lower() if isinstance(error, OSError) else str(error)
-
-
 def _digest(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(canonical_json(facts).encode()).hexdigest()
-
-
-def _check_finite(state: Mapping[str, np.ndarray], step: int) -> None:
-    names = [name for name, array in state.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
-    if names:
-        raise ValueError(
-            f"Weights must be numbers. Received: {', '.join(names)}, not so at step {step}. Lower the learning rate."
-        )
 
 
 def _list_variables(model) -> dict[str, Any]:
@@ -263,16 +250,14 @@ def _list_variables(model) -> dict[str, Any]:
     return variables
 
 
-def _read_state(model) -> dict[str, np.ndarray]:
-    return {
-        path: np.ascontiguousarray(read_variable(variable)).reshape(variable.shape)
-        for path, variable in _list_variables(model).items()
-    }
-
-
 def _write_state(model, state: StoredTensors, folder: Path) -> None:
     variables = _list_variables(model)
-    differing = sorted(_list_differences(variables, state))
+    wanted = {path: tuple(variable.shape) for path, variable in variables.items()}
+    differing = [
+        f"{path} (model {wanted.get(path)}, checkpoint {state.shapes.get(path)})"
+        for path in sorted({*wanted, *state})
+        if wanted.get(path) != state.shapes.get(path)
+    ]
     if differing:
         raise ValueError(
             f"A checkpoint must fit the model. Received: {folder}, which differs in {', '.join(differing)}."
@@ -280,13 +265,6 @@ def _write_state(model, state: StoredTensors, folder: Path) -> None:
     state.check_finite()
     for path, variable in variables.items():
         variable.assign(state[path])
-
-
-def _list_differences(wanted: Mapping[str, Any], found: StoredTensors) -> Iterator[str]:
-    for path in {*wanted, *found}:
-        shapes = (tuple(wanted[path].shape) if path in wanted else None, found.shapes.get(path))
-        if shapes[0] != shapes[1]:
-            yield f"{path} (model {shapes[0]}, checkpoint {shapes[1]})"
 
 
 # Best checkpoint: the state of a run with the lowest score, in addition to the newest checkpoints.

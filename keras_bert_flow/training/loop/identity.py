@@ -60,11 +60,17 @@ def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
 
 def list_changes(before: Facts, now: Facts) -> str | None:
     """Describe the differences of two identities (JSON), with both values; None if they are equal."""
-    old, new = _flatten(drop_earlier(before)), _flatten(now)
+    old, new = dict(_flatten(drop_earlier(before))), dict(_flatten(now))
     names = sorted(name for name in {*old, *new} if old.get(name) != new.get(name))
     if not names:
         return None
-    shown = [f"{_name(name)} ({_value(old, name)}, now {_value(new, name)})" for name in names[:MAX_SHOWN]]
+    shown = []
+    for name in names[:MAX_SHOWN]:
+        earlier, later = (
+            value[:DIGITS] if isinstance(value, str) and len(value) == 64 else str(value)  # a digest has 64 digits
+            for value in (old.get(name), new.get(name))
+        )
+        shown.append(f"{_name(name)} ({earlier}, now {later})")
     return ", ".join(shown) + (f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else "")
 
 
@@ -81,15 +87,13 @@ def _software(stage: Stage) -> dict[str, Any]:
     }
 
 
-def _flatten(values: Facts) -> dict[tuple[str, ...], Any]:
-    def walk(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-        if not isinstance(value, dict):
-            yield path, value
-            return
-        for name, inner in value.items():
-            yield from walk(inner, (*path, name))
-
-    return dict(walk(dict(values), ()))
+def _flatten(values: Facts, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the path of keys of each value that is no dictionary, and the value."""
+    for name, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, (*path, name))
+        else:
+            yield (*path, name), value
 
 
 def _name(path: tuple[str, ...]) -> str:
@@ -107,13 +111,6 @@ def _name(path: tuple[str, ...]) -> str:
     }
     is_file = kind != "model" or "." in path[-1]  # a setting of the model has no suffix
     return words[kind].format(*rest) if kind in words and is_file else ".".join(path)
-
-
-def _value(values: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:
-    value = values.get(path)
-    if isinstance(value, str) and len(value) == 64:  # a digest
-        return value[:DIGITS]
-    return str(value)
 
 
 # History of the settings that were changed during a run.

@@ -182,6 +182,8 @@ class TimeLimit:
         schedule: whose pace is set.
         least_steps: taken in any case, however long they take.
         final_evaluations: how many evaluations there are after the last step.
+    Attributes:
+        evaluation_seconds: duration of the last evaluation, which those after the last step are taken to have.
     """
 
     def __init__(
@@ -197,23 +199,19 @@ class TimeLimit:
         self._least_steps = min(least_steps, total_steps)
         self._seconds = seconds * (1 - RESERVED_SHARE) - RESERVED_SECONDS
         self._measured: list[tuple[int, float]] = []  # (step, seconds elapsed by then) of this process
-        self._final_evaluations, self._evaluation_seconds = final_evaluations, 0.0
+        self._final_evaluations, self.evaluation_seconds = final_evaluations, 0.0
 
     def next_measurement(self, step: int) -> int:
         """Return the step after which to measure."""
         seconds = self._find_step_seconds()
         return step + (FIRST_STEPS if seconds is None else max(1, int(CHECK_SECONDS / seconds)))
 
-    def note_evaluation(self, seconds: float) -> None:
-        """Note the duration of an evaluation, which those after the last step are taken to have."""
-        self._evaluation_seconds = seconds
-
     def correct(self, step: int, elapsed_seconds: float) -> None:
         """Set the last step and the pace to what fits; `step` steps took `elapsed_seconds`."""
         self._measured.append((step, elapsed_seconds))
         while len(self._measured) > 2 and elapsed_seconds - self._measured[1][1] > MEMORY_SECONDS:
             del self._measured[0]
-        left = self._seconds - self._final_evaluations * self._evaluation_seconds - elapsed_seconds
+        left = self._seconds - self._final_evaluations * self.evaluation_seconds - elapsed_seconds
         step_seconds = self._find_step_seconds()
         if step_seconds is not None or left <= 0:
             place = self._schedule.find_place(step)

@@ -22,15 +22,11 @@ import numpy as np
 from keras_bert_flow.console.interrupts import leave, mute_closed_terminal
 from keras_bert_flow.distribution.cluster import SINGLE, Cluster
 from keras_bert_flow.training.loop.checkpoints import Checkpoints
-from keras_bert_flow.training.loop.logs import EventFile, append_log, rewind_log
+from keras_bert_flow.training.loop.logs import EventFile, Interrupted, append_log, rewind_log
 from keras_bert_flow.training.loop.steps import Interval, StepFollower, TimeLimit
 from keras_bert_flow.training.optimizers.guard import GuardedOptimizer, NotFiniteError
 
 UntilStopped = Callable[[Iterable], Iterator]
-
-
-class Interrupted(Exception):
-    """Training was stopped by a signal, after saving a checkpoint to resume from."""
 
 
 class _StopRequest(Exception):
@@ -150,7 +146,6 @@ def train(
         return elapsed_seconds
     users = UserCallbacks(callbacks, model, intervals.count(intervals.total_steps))
     epoch, line = intervals.count(interval.start), {}
-    users.begin()
     with stop_requests() as stop_requested:
 
         def is_stopped() -> bool:
@@ -158,7 +153,8 @@ def train(
 
         while interval.start < intervals.total_steps and not has_ended:
             started_at = time.perf_counter()
-            users.begin_epoch(epoch)
+            for callback in users.callbacks:
+                callback.on_epoch_begin(epoch, {})
             end = intervals.next_after(max(interval.start, interval.step - 1))  # the intervals may have changed
             if limit is not None:
                 end = min(end, limit.next_measurement(interval.step))
@@ -179,7 +175,7 @@ def train(
                     line |= evaluate(lambda batches: _until(is_stopped, batches))
                     _check_finite(line)
                     if limit is not None:
-                        limit.note_evaluation(time.perf_counter() - evaluation_at)
+                        limit.evaluation_seconds = time.perf_counter() - evaluation_at
             except _StopRequest:
                 elapsed_seconds += time.perf_counter() - started_at
                 progress = {"elapsed_seconds": elapsed_seconds, "interval": asdict(interval)}
@@ -191,7 +187,10 @@ def train(
             if events:
                 events.append(line)
             report(line)
-            has_ended = users.end_epoch(epoch, line) or interval.has_ended
+            model.stop_training = False
+            for callback in users.callbacks:
+                callback.on_epoch_end(epoch, dict(line))
+            has_ended = model.stop_training or interval.has_ended
             epoch, interval = epoch + 1, Interval(interval.step, interval.step)
             is_last = has_ended or interval.start == intervals.total_steps
             progress = {"elapsed_seconds": elapsed_seconds, "has_ended": has_ended}
@@ -265,7 +264,7 @@ def _check_finite(line: Mapping[str, float]) -> None:
 
 
 class UserCallbacks:
-    """The user's callbacks of one run.
+    """The user's callbacks of one run, whose training begins with this object.
 
     `on_train_begin` and `on_train_end` are called once per process. `on_train_end` is also called if SIGTERM interrupts
     the run, but not if an error ends it. An epoch is the interval of steps up to the next line of the log, numbered
@@ -284,25 +283,12 @@ class UserCallbacks:
     """
 
     def __init__(self, callbacks: Sequence[keras.callbacks.Callback], model, epochs: int):
-        self.callbacks, self._model = tuple(callbacks), model
+        self.callbacks = tuple(callbacks)
         for callback in self.callbacks:
             callback.set_params({"verbose": 0, "epochs": epochs, "steps": None})
             callback.set_model(model)
-
-    def begin(self) -> None:
         for callback in self.callbacks:
             callback.on_train_begin({})
-
-    def begin_epoch(self, epoch: int) -> None:
-        for callback in self.callbacks:
-            callback.on_epoch_begin(epoch, {})
-
-    def end_epoch(self, epoch: int, line: Mapping[str, Any]) -> bool:
-        """Call `on_epoch_end` with a line of the log; return whether a callback ends the run."""
-        self._model.stop_training = False
-        for callback in self.callbacks:
-            callback.on_epoch_end(epoch, dict(line))
-        return self._model.stop_training
 
     def end(self, line: Mapping[str, Any]) -> None:
         for callback in self.callbacks:

@@ -122,8 +122,13 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             self.build(trainable_variables)
         gradients, variables = dense_gradients(grads), list(trainable_variables or self._trainable_variables)
         is_last = ops.equal((self._batches + 1) % self._batches_per_step, 0)
-        if self.leaves_out:
-            gradients = self._complete(gradients, is_last)
+        if self.leaves_out:  # their unscaled mean, valid at the last batch of a step
+            if self.accumulate_batches > 1:
+                gradients = [ops.add(sum_, gradient) for sum_, gradient in zip(self._sums, gradients, strict=True)]
+                for sum_, gradient in zip(self._sums, gradients, strict=True):
+                    sum_.assign(ops.where(is_last, ops.zeros_like(gradient), gradient))
+            divisor = self.accumulate_batches * (self._scale if self.scales_loss else 1.0)
+            gradients = [None if gradient is None else ops.divide(gradient, divisor) for gradient in gradients]
         sums = [0.0 if gradient is None else ops.sum(gradient) for gradient in gradients]  # NaN and infinity propagate
         are_finite = ops.isfinite(ops.stack(sums))
         is_finite = ops.all(are_finite)
@@ -132,15 +137,6 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         else:
             self.inner_optimizer.apply(gradients, variables)
         self._take_note(is_last, is_finite, are_finite)
-
-    def _complete(self, gradients, is_last):
-        """Accumulate the gradients of a step's batches; return their unscaled mean, valid at the last batch."""
-        if self.accumulate_batches > 1:
-            gradients = [ops.add(sum_, gradient) for sum_, gradient in zip(self._sums, gradients, strict=True)]
-            for sum_, gradient in zip(self._sums, gradients, strict=True):
-                sum_.assign(ops.where(is_last, ops.zeros_like(gradient), gradient))
-        divisor = self.accumulate_batches * (self._scale if self.scales_loss else 1.0)
-        return [None if gradient is None else ops.divide(gradient, divisor) for gradient in gradients]
 
     def _apply_if(self, is_wanted, gradients, variables):
         if keras.backend.backend() != "jax":
@@ -155,15 +151,18 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
 
     def _take_note(self, is_last, is_finite, are_finite):
         """Count the batch and, at the last batch of a step, record whether the step was finite."""
-        is_bad = ops.logical_not(is_finite)
+        is_good, is_bad = ops.logical_and(is_last, is_finite), ops.logical_not(is_finite)
         if self.leaves_out:
             is_bad = ops.logical_and(is_last, is_bad)
             self._skipped_steps.assign_add(ops.cast(is_bad, "int32"))
         if self.scales_loss:
             is_overflow = ops.logical_and(is_bad, self._scale > 1)
             is_bad = ops.logical_and(is_bad, ops.logical_not(is_overflow))
-            self._adapt_scale(is_last, is_finite, is_overflow)
-        is_good = ops.logical_and(is_last, is_finite)
+            steps = ops.where(is_overflow, 0, self._steps_at_scale + ops.cast(is_good, "int32"))
+            grows = steps >= GROWTH_STEPS
+            factor = ops.where(is_overflow, 0.5, ops.where(grows, 2.0, 1.0))
+            self._scale.assign(ops.minimum(self._scale * factor, LARGEST_SCALE))
+            self._steps_at_scale.assign(ops.where(grows, 0, steps))
         self._row.assign(ops.where(is_good, 0, self._row + ops.cast(is_bad, "int32")))
         fails = ops.logical_and(self._row > self.max_skipped_steps, ops.equal(self._failed_step, 0))
         step = self._batches // self._batches_per_step + 1
@@ -171,14 +170,6 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         are_bad = ops.cast(ops.logical_not(are_finite), "int32")
         self._failed_weights.assign(ops.where(fails, are_bad, self._failed_weights.value))
         self._batches.assign_add(1)
-
-    def _adapt_scale(self, is_last, is_finite, is_overflow):
-        is_good = ops.logical_and(is_last, is_finite)
-        steps = ops.where(is_overflow, 0, self._steps_at_scale + ops.cast(is_good, "int32"))
-        grows = steps >= GROWTH_STEPS
-        factor = ops.where(is_overflow, 0.5, ops.where(grows, 2.0, 1.0))
-        self._scale.assign(ops.minimum(self._scale * factor, LARGEST_SCALE))
-        self._steps_at_scale.assign(ops.where(grows, 0, steps))
 
     def check(self) -> dict[str, float]:
         """Return the entries for a line of the log: the number of skipped steps, and the loss scale.
@@ -188,23 +179,19 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         """
         step = _to_int(self._failed_step)
         if step:
+            are_bad = read_variable(self._failed_weights).astype(bool)
+            what = "the loss"  # see `scale_loss`
+            if not are_bad.all():
+                watched = self._trainable_variables  # Keras leaves this private attribute to subclasses
+                paths = [variable.path for variable, is_bad in zip(watched, are_bad, strict=True) if is_bad]
+                what = f"the gradients of {len(paths)} of {len(are_bad)} weights (the first is {paths[0]})"
+            row = f", the last of {self.max_skipped_steps + 1} such in a row" if self.max_skipped_steps else ""
             raise NotFiniteError(
-                f"Loss and gradients must be finite. Received: NaN or infinity in {self._describe_failure()} at step "
-                f"{step}{self._describe_row()}. {self.advice}"
+                f"Loss and gradients must be finite. Received: NaN or infinity in {what} at step {step}{row}. "
+                f"{self.advice}"
             )
         facts = {"skipped_steps": _to_int(self._skipped_steps)} if self.leaves_out else {}
         return facts | ({"loss_scale": float(read_variable(self._scale))} if self.scales_loss else {})
-
-    def _describe_failure(self) -> str:
-        are_bad = read_variable(self._failed_weights).astype(bool)
-        if are_bad.all():
-            return "the loss"  # see `scale_loss`
-        watched = self._trainable_variables  # Keras leaves this private attribute to subclasses
-        paths = [variable.path for variable, is_bad in zip(watched, are_bad, strict=True) if is_bad]
-        return f"the gradients of {len(paths)} of {len(are_bad)} weights (the first is {paths[0]})"
-
-    def _describe_row(self) -> str:
-        return f", the last of {self.max_skipped_steps + 1} such in a row" if self.max_skipped_steps else ""
 
     def reset(self) -> None:
         """Reset to the state before the first step."""

@@ -50,16 +50,16 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     def __call__(self, step):
         step = ops.cast(step, "float32")
         rising = step / max(1, self.warmup_steps)
-        return self.peak * ops.where(step < self.warmup_steps, rising, self._fall(step))
-
-    def _fall(self, step):
         if self.decay == CONSTANT:
-            return ops.ones_like(step)
-        falling_steps = self.total_steps - (self.warmup_steps if self.decay_from == WARMUP else 0)
-        if self.decay == TRAPEZOID:
-            falling_steps = round(LAST_SHARE * self.total_steps)
-        left = ops.clip((self.total_steps - step) / max(1, falling_steps), 0.0, 1.0)
-        return 0.5 - 0.5 * ops.cos(math.pi * left) if self.decay == COSINE else left
+            falling = ops.ones_like(step)
+        else:
+            falling_steps = self.total_steps - (self.warmup_steps if self.decay_from == WARMUP else 0)
+            if self.decay == TRAPEZOID:
+                falling_steps = round(LAST_SHARE * self.total_steps)
+            falling = ops.clip((self.total_steps - step) / max(1, falling_steps), 0.0, 1.0)
+            if self.decay == COSINE:
+                falling = 0.5 - 0.5 * ops.cos(math.pi * falling)
+        return self.peak * ops.where(step < self.warmup_steps, rising, falling)
 
     def get_config(self):
         names = ("peak", "warmup_steps", "total_steps", "decay", "decay_from")

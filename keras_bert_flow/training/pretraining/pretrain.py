@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_bert_flow.backends.runtime import arithmetic, seed_everything
 from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
 from keras_bert_flow.config.pretraining import PretrainingConfig
 from keras_bert_flow.console.job_progress import stage_seconds
@@ -33,16 +34,18 @@ from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.objective import Objective, find_objective
 from keras_bert_flow.text.tokenizers.files import copy_tokenizer, find_tokenizer_file
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
+from keras_bert_flow.training.fit import check_padding
 from keras_bert_flow.training.loop.checkpoints import BestCheckpoint, Checkpoints
-from keras_bert_flow.training.loop.identity import STEERING, pretraining_identity
-from keras_bert_flow.training.loop.logs import read_log
+from keras_bert_flow.training.loop.identity import STEERING, list_earlier, pretraining_identity
+from keras_bert_flow.training.loop.logs import Tracker, read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
-from keras_bert_flow.training.loop.tracker import Tracker
 from keras_bert_flow.training.loop.train import Intervals, StepSize, train
-from keras_bert_flow.training.precision import arithmetic, seed_everything
-from keras_bert_flow.training.pretraining.fit import check_padding
-from keras_bert_flow.training.pretraining.initial import load_initial_model, set_initial_tokens
-from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
+from keras_bert_flow.training.pretraining.pretrainers import (
+    compile_pretrainer,
+    load_initial_model,
+    make_pretrainer,
+    set_initial_tokens,
+)
 from keras_bert_flow.training.pretraining.validation import PlateauWatch, find_unigram_loss, score_pretraining
 from keras_bert_flow.training.processes import check_same_run, join_cluster, published_together
 
@@ -101,10 +104,14 @@ def pretrain(
     )  # raises for invalid inputs before anything else is done
     cluster = start_processes(config, opened, output, callbacks)
 
-    def find_key(made: Mapping[str, Any]) -> str:
-        return pretraining_key(config, folder, initial, made.get(EARLIER, ()), files)
-
-    with published_together(cluster, output, PRETRAINING, find_key, inputs, scratch=CHECKPOINTS) as work:
+    with published_together(
+        cluster,
+        output,
+        PRETRAINING,
+        lambda made: pretraining_key(config, folder, initial, made.get(EARLIER, ()), files),
+        inputs,
+        scratch=CHECKPOINTS,
+    ) as work:
         if work is None:
             return Path(output)
         data = open_records(opened, config, tokenizer_of=initial)
@@ -116,7 +123,8 @@ def pretrain(
             if initial is not None:
                 model = load_initial_model(initial, config.model, data.training.objective, settings)
             else:
-                model = make_pretrainer(config.model, data.vocabulary_size, data.training.objective, settings)
+                vocabulary_size = data.training.manifest.config["vocabulary_size"]
+                model = make_pretrainer(config.model, vocabulary_size, data.training.objective, settings)
             if initial is None and not steps_done:
                 set_initial_tokens(model, data.training, settings, config.seed)
                 if settings.token_embeddings != "random" and cluster.is_first:
@@ -186,10 +194,6 @@ class TrainingData:
     held_out: PretrainingRecords
     objective: Objective
     masked_fraction: float | None
-
-    @property
-    def vocabulary_size(self) -> int:
-        return self.training.manifest.config["vocabulary_size"]
 
     def count_masks(self) -> int:
         """Return the number of predictions per sequence."""
@@ -353,7 +357,8 @@ def train_on_records(
 
 def find_earlier(checkpoints: Checkpoints, settings: PretrainingConfig, steps: int) -> dict[str, Any]:
     """Return the entry of the manifest for other settings of earlier steps; empty if they never changed."""
-    earlier = checkpoints.list_earlier(STEERING if settings.publish == "best" else ("total_steps",), steps)
+    names = STEERING if settings.publish == "best" else ("total_steps",)
+    earlier = list_earlier(checkpoints.history, checkpoints.settings, names, steps)
     return {EARLIER: earlier} if earlier else {}
 
 
@@ -405,7 +410,10 @@ def describe_run(config: PipelineConfig, records: Manifest, metrics: Mapping[str
     data += [[name.replace("_", " "), str(records.config[name])] for name in RECORDS if name in records.config]
     recipe = [[name.replace("_", " "), str(settings[name])] for name in RECIPE] + [["seed", str(config.seed)]]
     if config.initial_model is not None:
-        recipe.insert(0, ["began from", _name_model(config.initial_model)])
+        base = name_base(config.initial_model)
+        name = f"{base[BASE]}" + (f", revision {base['revision']}" if base["revision"] else "")
+        # The path of a local model is meaningless on a card.
+        recipe.insert(0, ["began from", "another model" if Path(base[BASE] or "").is_absolute() else name])
     scores = [
         [name.replace("_", " "), f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"]
         for name, value in sorted(metrics.items())
@@ -418,11 +426,3 @@ def describe_run(config: PipelineConfig, records: Manifest, metrics: Mapping[str
         describe_machine(metrics["seconds"], metrics.get("devices", 1)),
     )
     return Card(config.name, sections)
-
-
-def _name_model(initial_model: str) -> str:
-    """Return the name of a model on the Hub; for a local model not its path, which is meaningless on a card."""
-    base = name_base(initial_model)
-    if Path(base[BASE] or "").is_absolute():
-        return "another model"
-    return f"{base[BASE]}" + (f", revision {base['revision']}" if base["revision"] else "")

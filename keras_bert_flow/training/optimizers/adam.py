@@ -1,4 +1,4 @@
-"""BertAdam, LAMB and Muon, and the moments that they share."""
+"""AdamW, BertAdam, LAMB and Muon: made by name, with learning rates by layer, and as classes that share two moments."""
 
 import math
 import re
@@ -7,7 +7,6 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.memory import is_torch_on_processor
 from keras_bert_flow.backends.optimizers import (
     apply_at_once,
     dense_gradients,
@@ -16,7 +15,141 @@ from keras_bert_flow.backends.optimizers import (
     step_matrices,
 )
 from keras_bert_flow.backends.products import product_dtype
-from keras_bert_flow.models.defaults import EPSILON, UNDECAYED_NAMES
+from keras_bert_flow.backends.runtime import is_torch_on_processor
+from keras_bert_flow.models.defaults import EPSILON, UNDECAYED_NAMES, make_adamw
+from keras_bert_flow.training.optimizers.guard import DEFAULT_ADVICE, GuardedOptimizer
+from keras_bert_flow.training.optimizers.schedules import LINEAR, AccumulatedSteps, PacedSteps, WarmupDecay
+
+ADAMW, BERT_ADAM, LAMB, MUON = OPTIMIZERS = "adamw", "bert_adam", "lamb", "muon"
+
+
+def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_norm=1.0, decay=LINEAR, epsilon=EPSILON):
+    """Return AdamW with learning rate warm-up, and without weight decay on biases and layer norms.
+
+    Args:
+        learning_rate: peak learning rate.
+        total_steps: step at which the rate reaches 0.
+        warmup_steps: number of warm-up steps.
+        weight_decay: decoupled decay.
+        clip_norm: maximum global norm of the gradient.
+        decay: learning rate decay: `linear`, `cosine` or `constant`.
+        epsilon: see `make_optimizer`.
+    Source: Devlin et al. 2019, appendix A.2.
+    Example:
+        >>> optimizer = kbf.adamw(learning_rate=1e-4, total_steps=1000, warmup_steps=100)
+        >>> classifier = kbf.TextClassifier.from_preset("model", labels=["negative", "positive"])
+        >>> classifier.compile(optimizer)
+    """
+    schedule = WarmupDecay(learning_rate, warmup_steps, total_steps, decay)
+    return make_optimizer(ADAMW, schedule, weight_decay, clip_norm, epsilon=epsilon)
+
+
+def make_optimizer(
+    kind,
+    learning_rate,
+    weight_decay=0.01,
+    clip_norm=1.0,
+    rate_factors=None,
+    accumulate_batches=1,
+    epsilon=EPSILON,
+    muon_options=None,
+):
+    """Return an optimizer by name, without weight decay on biases and layer norms.
+
+    Args:
+        kind: `adamw`, `bert_adam`, `lamb` or `muon`.
+        learning_rate: a float, or a schedule of steps.
+        weight_decay: decoupled decay.
+        clip_norm: maximum global norm of the gradient.
+        rate_factors: weight path → factor of its learning rate; see `find_rate_factors`.
+        accumulate_batches: number of batches whose mean gradient makes a step.
+        epsilon: added to the root of the second moment, the divisor of a step.
+        muon_options: further arguments of `Muon`, including `matrices`; ignored for other kinds.
+    Raises:
+        ValueError: `kind` is unknown.
+    """
+    accumulation = {}
+    if accumulate_batches > 1:
+        accumulation["gradient_accumulation_steps"] = accumulate_batches
+        if not isinstance(learning_rate, float):
+            learning_rate = AccumulatedSteps(learning_rate, accumulate_batches)
+    if kind == ADAMW and not rate_factors:
+        return make_adamw(learning_rate, weight_decay, clip_norm, epsilon, **accumulation)
+    options = {"weight_decay": weight_decay, "global_clipnorm": clip_norm, "epsilon": epsilon} | accumulation
+    options["rate_factors"] = rate_factors
+    if kind == ADAMW:
+        return BertAdam(learning_rate, bias_correction=True, name=ADAMW, **options)
+    if kind == BERT_ADAM:
+        return BertAdam(learning_rate, **options)
+    if kind == LAMB:
+        return Lamb(learning_rate, **options)
+    if kind == MUON:
+        return Muon(learning_rate, **(options | (muon_options or {})))
+    raise ValueError(f"The optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {kind!r}. Use one of these.")
+
+
+def make_guarded_optimizer(
+    kind,
+    learning_rate,
+    weight_decay=0.01,
+    clip_norm=1.0,
+    rate_factors=None,
+    accumulate_batches=1,
+    epsilon=EPSILON,
+    muon_options=None,
+    max_skipped_steps=0,
+    precision="float32",
+    advice=DEFAULT_ADVICE,
+):
+    """Return a `GuardedOptimizer`, for `compile(..., auto_scale_loss=False)`.
+
+    Args:
+        kind, learning_rate, weight_decay, clip_norm, rate_factors, accumulate_batches, epsilon, muon_options: see
+            `make_optimizer`.
+        max_skipped_steps, advice: see `GuardedOptimizer`.
+        precision: with `mixed_float16` the loss is scaled.
+    """
+    scales_loss = precision == "mixed_float16"
+    is_guard_accumulating = scales_loss or max_skipped_steps > 0
+    inner_batches, outer_batches = (1, accumulate_batches) if is_guard_accumulating else (accumulate_batches, 1)
+    inner = make_optimizer(
+        kind, learning_rate, weight_decay, clip_norm, rate_factors, inner_batches, epsilon, muon_options
+    )
+    paced = learning_rate if isinstance(learning_rate, PacedSteps) else None
+    return GuardedOptimizer(inner, max_skipped_steps, outer_batches, scales_loss, paced, advice=advice)
+
+
+# Layer-wise learning rate decay: a factor for each weight by its depth.
+
+
+def find_rate_factors(backbone, layer_decay: float = 1.0, token_embedding_factor: float = 1.0) -> dict[str, float]:
+    """Return path → learning rate factor for the weights of an encoder: `layer_decay` to the power of the layers above.
+
+    The top block has `layer_decay`, the one below it its square, and the embeddings, below all blocks, the smallest
+    factor. Weights that are not in the result, those of heads and the pooler, have factor 1.
+
+    Args:
+        backbone: a `Backbone`, which knows the depth of its weights.
+        layer_decay: 1.0 gives all weights the same rate.
+        token_embedding_factor: an additional factor of the token embeddings.
+    Returns:
+        The factors; empty if all are 1.
+    Raises:
+        ValueError: `layer_decay` is not in (0, 1].
+    Source: Clark et al. 2020 (ELECTRA), section 3.1 and appendix A, arXiv:2003.10555. Their code gives the top block
+    the square; here it is one layer below the head.
+    """
+    if not 0 < layer_decay <= 1:
+        raise ValueError(f"`layer_decay` must be above 0 and at most 1. Received: layer_decay={layer_decay}. Try 0.9.")
+    if layer_decay == token_embedding_factor == 1:
+        return {}
+    depths = backbone.find_depths()
+    head_depth = max(depths.values()) + 1
+    factors = {path: layer_decay ** (head_depth - depth) for path, depth in depths.items()}
+    for weight in backbone.token_embedding.weights:
+        factors[weight.path] *= token_embedding_factor
+    return factors
+
 
 # Base class of optimizers with two moments, weight decay exclusions and learning rate factors by weight.
 
@@ -113,7 +246,9 @@ class BertAdam(MomentOptimizer):
         self.bias_correction = bias_correction
 
     def apply(self, grads, trainable_variables=None):
-        if self.steps_in_torch():
+        # PyTorch takes the whole step with bias correction, but without accumulation, EMA or clipping by weight.
+        kept_apart = (self.gradient_accumulation_steps, self.use_ema, self.clipnorm, self.clipvalue)
+        if self.bias_correction and is_torch_on_processor() and not any(kept_apart):
             apply_at_once(self, grads, trainable_variables, self.step_all)
         else:
             super().apply(grads, trainable_variables)
@@ -125,17 +260,13 @@ class BertAdam(MomentOptimizer):
         else:
             super().update_step(gradient, variable, learning_rate)
 
-    def steps_in_torch(self):
-        """Return whether PyTorch takes the whole step: bias correction, no accumulation, EMA or per-weight clipping."""
-        kept_apart = (self.gradient_accumulation_steps, self.use_ema, self.clipnorm, self.clipvalue)
-        return self.bias_correction and is_torch_on_processor() and not any(kept_apart)
-
     def step_all(self, given, scale, learning_rate):
         """Apply the gradients from `apply_at_once`, with one call for all weights of the same rate and decay."""
         groups: dict[tuple[Any, Any], list[tuple]] = {}
         for gradient, variable, index in given:
             kind = self._rate_factors[index], 0.0 if self._is_excluded[index] else self.decay
-            groups.setdefault(kind, []).append((variable.value, gradient, *self._find_moments(index)))
+            moments = self._momentums[index].value, self._velocities[index].value
+            groups.setdefault(kind, []).append((variable.value, gradient, *moments))
         for (factor, decay), tensors in groups.items():
             weights, gradients, momentums, velocities = map(list, zip(*tensors, strict=True))
             step_by_torch(
@@ -149,9 +280,6 @@ class BertAdam(MomentOptimizer):
                 decay,
                 scale,
             )
-
-    def _find_moments(self, index):
-        return self._momentums[index].value, self._velocities[index].value
 
     def find_direction(self, variable, momentum, velocity, is_excluded):
         direction = ops.divide(momentum, ops.add(ops.sqrt(velocity), self.epsilon))
@@ -189,16 +317,10 @@ class Lamb(MomentOptimizer):
         if is_excluded:
             return direction
         direction = ops.add(direction, ops.multiply(variable, self.decay))
-        return ops.multiply(direction, _trust_ratio(_norm(variable), _norm(direction)))
-
-
-def _norm(values):
-    return ops.sqrt(ops.sum(ops.square(values)))
-
-
-def _trust_ratio(weight_norm, direction_norm):
-    is_usable = ops.logical_and(weight_norm > 0, direction_norm > 0)
-    return ops.where(is_usable, weight_norm / ops.where(is_usable, direction_norm, 1.0), 1.0)
+        weight_norm, direction_norm = (ops.sqrt(ops.sum(ops.square(values))) for values in (variable, direction))
+        is_usable = ops.logical_and(weight_norm > 0, direction_norm > 0)
+        trust_ratio = ops.where(is_usable, weight_norm / ops.where(is_usable, direction_norm, 1.0), 1.0)
+        return ops.multiply(direction, trust_ratio)
 
 
 # Muon for the matrices of the encoder, with AdamW for all other weights.
@@ -255,21 +377,22 @@ class Muon(BertAdam):
         if not matrices:
             return
         heads = [self._heads[index] for _, _, index in matrices]
+
+        def find_directions(ahead):
+            parted = [part(matrix, count) if count else matrix for matrix, count in zip(ahead, heads, strict=True)]
+            found = orthogonalise_together(parted, self.product_type, COEFFICIENTS, ITERATIONS)
+            return [join(parts, count) if count else parts for parts, count in zip(found, heads, strict=True)]
+
         step_matrices(
             [variable.value for _, variable, _ in matrices],
             [gradient for gradient, _, _ in matrices],
             [self._momentums[index].value for _, _, index in matrices],
-            lambda ahead: self._find_directions(ahead, heads),
+            find_directions,
             self.momentum,
             [learning_rate * self.matrix_rate_factor * self._rate_factors[index] for _, _, index in matrices],
             self.decay,
             scale,
         )
-
-    def _find_directions(self, matrices, heads):
-        parted = [part(matrix, count) if count else matrix for matrix, count in zip(matrices, heads, strict=True)]
-        found = orthogonalise_together(parted, self.product_type, COEFFICIENTS, ITERATIONS)
-        return [join(parts, count) if count else parts for parts, count in zip(found, heads, strict=True)]
 
     def update_step(self, gradient, variable, learning_rate):
         index = self._get_variable_index(variable)  # Keras leaves this private method to subclasses
@@ -279,14 +402,11 @@ class Muon(BertAdam):
         momentum = ops.add(ops.multiply(self._momentums[index], self.momentum), gradient)
         self.assign(self._momentums[index], momentum)
         ahead = ops.add(gradient, ops.multiply(momentum, self.momentum))
-        direction = ops.add(self._find_orthogonal(ahead, self._heads[index]), ops.multiply(variable, self.decay))
+        heads = self._heads[index]
+        found = orthogonalise(part(ahead, heads) if heads else ahead, self.product_type)
+        direction = ops.add(join(found, heads) if heads else found, ops.multiply(variable, self.decay))
         rate = ops.cast(learning_rate, variable.dtype) * (self.matrix_rate_factor * self._rate_factors[index])
         self.assign_sub(variable, ops.multiply(direction, rate))
-
-    def _find_orthogonal(self, matrix, heads):
-        if not heads:
-            return orthogonalise(matrix, self.product_type)
-        return join(orthogonalise(part(matrix, heads), self.product_type), heads)
 
     def get_config(self):
         names = ("matrices", "matrix_rate_factor", "momentum", "product_type")

@@ -9,8 +9,8 @@ import pytest
 from keras import ops
 
 import keras_bert_flow as kbf
-from keras_bert_flow.backends import captured
-from keras_bert_flow.backends.captured import CapturedStep
+from keras_bert_flow.backends import steps
+from keras_bert_flow.backends.steps import CapturedStep
 from keras_bert_flow.models.reentrant import ReentrantModel
 from tests.oracles.small_bert import SMALL
 
@@ -129,7 +129,7 @@ def test_nothing_in_a_recorded_step_asks_for_a_value():
     asked = {"_local_scalar_dense", "item", "nonzero", "is_nonzero", "equal"}
     assert not [
         node
-        for node in program._compute.graph.nodes
+        for node in program.compute.graph.nodes
         if str(node.target).split(".")[1:2] and str(node.target).split(".")[1] in asked
     ]
 
@@ -294,7 +294,7 @@ def test_several_steps_per_call_are_refused_as_by_keras():
 
 @pytest.mark.slow
 def test_shapes_beyond_the_most_run_eagerly(monkeypatch):
-    monkeypatch.setattr(captured, "MOST_PROGRAMS", 1)
+    monkeypatch.setattr(steps, "MOST_PROGRAMS", 1)
     model = make_model(True)
     batches = [make_batch(0, length=8), make_batch(0, length=8), make_batch(1, length=12), make_batch(1, length=12)]
     assert all(np.isfinite(logs["loss"]) for logs in train(model, batches))

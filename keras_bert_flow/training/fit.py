@@ -1,11 +1,14 @@
-"""Check that the encoder family, the tokenizer and the settings fit the pre-training objective."""
+"""Check that settings fit the encoder: its family the objective, its shape and tokenizer the training."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.config.finetuning import ALL, HEADLESS, kind_of
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig
+from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.text.objectives.objective import find_objective
@@ -81,4 +84,41 @@ def check_shape(found: Mapping[str, Any], shape: ModelConfig, folder: Path) -> N
         raise ValueError(
             f"The initial model must have the shape that the configuration says. Received: {folder}, with "
             f"{'; '.join(others)}. Set these in the section `model`."
+        )
+
+
+# Check the settings of fine-tuning.
+
+
+def check_task_length(sequence_length: int, max_positions: int) -> None:
+    """Raise ValueError unless a model has enough positions for `sequence_length`."""
+    if sequence_length > max_positions:
+        raise ValueError(
+            f"Examples must fit the model's {max_positions} positions. Received: finetuning.sequence_length="
+            f"{sequence_length}. Lower it, or choose another model."
+        )
+
+
+def check_trained_part(config: PipelineConfig, shape: EncoderShape) -> None:
+    """Raise ValueError unless `frozen_layers` and `lora_rank` fit the model and leave weights to train.
+
+    Args:
+        shape: of the encoder. The layers of ALBERT share blocks, so it has fewer blocks than layers.
+    """
+    frozen, rank = config.finetuning.frozen_layers, config.finetuning.lora_rank
+    if isinstance(frozen, int) and frozen > shape.num_blocks:
+        raise ValueError(
+            f"`frozen_layers` must be at most {shape.num_blocks}, the model's number of blocks. Received: "
+            f"finetuning.frozen_layers={frozen}. Lower it, or use {ALL!r}."
+        )
+    kind = kind_of(config.task)
+    if frozen in (ALL, shape.num_blocks) and kind in HEADLESS:
+        raise ValueError(
+            f"`frozen_layers` must leave something to train: a task of kind {kind} has no head. Received: "
+            f"finetuning.frozen_layers={frozen}. Lower it, or use lora_rank."
+        )
+    if rank is not None and rank > shape.hidden_dim:
+        raise ValueError(
+            f"`lora_rank` must be at most the width of the model, {shape.hidden_dim}. Received: "
+            f"finetuning.lora_rank={rank}. Lower it, or leave it out to train all weights."
         )

@@ -10,7 +10,7 @@ from tests.patience import PATIENCE_SECONDS
 CODE = """
 import resource
 import numpy as np
-from keras_bert_flow.backends.memory import keep_freed_memory
+from keras_bert_flow.backends.runtime import keep_freed_memory
 
 def count_new_pages():
     np.ones(8_000_000)
