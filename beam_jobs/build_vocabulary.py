@@ -110,7 +110,7 @@ def count_words(
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Count the words of a corpus, and return (counts by word, counters of the job).
 
-    If there are more distinct words than fit `word_limit.MAX_PLACES`, the rarest are dropped, counted and logged.
+    If there are more distinct words than fit `learner.MAX_PLACES`, the rarest are dropped, counted and logged.
     """
 
     def build(pipeline: beam.Pipeline) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speedrun import run_kbf
-from keras_bert_flow.checks.run import settle_initial_model
+from keras_bert_flow.checks.run import resolve_initial_model
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 
@@ -83,7 +83,7 @@ def main() -> None:
     arguments = parse_arguments()
     arguments.keep = arguments.keep.absolute()
     arguments.keep.mkdir(parents=True, exist_ok=True)
-    config = settle_initial_model(load_config(arguments.config, arguments.set))
+    config = resolve_initial_model(load_config(arguments.config, arguments.set))
     records = run(arguments, "records", arguments.keep / "records", "--vocab", config.vocabulary.file)
     losses = {start: pretrain(arguments, config, records, start) for start in (PUBLISHED, RANDOM)}
     steps = list(losses[PUBLISHED])

@@ -42,7 +42,7 @@ from flows.child import stop_children
 from flows.form import describe_form, name_run
 from flows.local import FLOW_GRACE_SECONDS, QUIET, run_flow
 from flows.own_server import POOL_TEMPLATE, WORKING_DIRECTORY
-from flows.parameters import DEFAULT_CONFIG, make_paths_absolute, settle_config
+from flows.parameters import DEFAULT_CONFIG, make_paths_absolute, resolve_config
 from flows.pipeline import IS_CHECKED, bert_pipeline, evaluate, finetune, preprocess, pretrain
 from flows.plan import holding_plan
 from flows.server import RUN_LOGGERS
@@ -79,10 +79,10 @@ def bert_matrix(config_path: str = DEFAULT_CONFIG, overrides: tuple[str, ...] = 
     if config.matrix is None:
         raise ValueError(f"The configuration must have the section `matrix`. Received: {config_path}. Use kbf run.")
     cells = list_cells(config.matrix)
-    settled = [settle_config(config_path, (*overrides, *cell.overrides)) for cell in cells]
-    with holding_plan(*settled):
+    resolved = [resolve_config(config_path, (*overrides, *cell.overrides)) for cell in cells]
+    with holding_plan(*resolved):
         if not IS_CHECKED.get():
-            for one in settled:
+            for one in resolved:
                 check_run(one)
         log.info("matrix: %s runs, %s at a time", len(cells), config.matrix.at_once)
         made, failed = _run_all(cells, config_path, tuple(overrides), config.matrix.at_once)
@@ -163,7 +163,7 @@ def deploy(configs: Sequence[str], pool: str, folder: Path, parallel: int = 1) -
     """
     forms = list(_describe_forms(configs))
     with get_client(sync_client=True) as client:
-        _settle_pool(client, pool, parallel)
+        _resolve_pool(client, pool, parallel)
         for flow, entrypoint, name, description, (values, schema) in forms:
             client.create_deployment(
                 client.create_flow_from_name(flow.name),
@@ -199,7 +199,7 @@ def _describe_forms(configs: Sequence[str]) -> Iterator[tuple]:
                 yield chosen, entrypoint, name, description, describe_form(chosen, config, path)
 
 
-def _settle_pool(client: SyncPrefectClient, name: str, parallel: int) -> None:
+def _resolve_pool(client: SyncPrefectClient, name: str, parallel: int) -> None:
     try:
         found = client.read_work_pool(name)
     except ObjectNotFound:

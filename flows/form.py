@@ -17,7 +17,7 @@ from prefect import Flow
 from prefect.runtime import flow_run
 from prefect.utilities.callables import parameter_schema
 
-from flows.parameters import CONFIG, DEFAULT_CONFIG, FIELDS, OVERRIDES, list_overrides, settle_config
+from flows.parameters import CONFIG, DEFAULT_CONFIG, FIELDS, OVERRIDES, list_overrides, resolve_config
 from flows.plan import holding_plan
 from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.limits import Settings
@@ -55,7 +55,7 @@ def with_form(*names: str) -> Callable[[Callable[..., str]], Callable[..., str]]
             given = signature.bind(*arguments, **named).arguments
             fields = {name: given.pop(name) for name in names if name in given}
             overrides = list_overrides(fields, given.pop(OVERRIDES, ()))
-            config = settle_config(given.pop(CONFIG, DEFAULT_CONFIG), overrides)
+            config = resolve_config(given.pop(CONFIG, DEFAULT_CONFIG), overrides)
             with _naming_processes(), holding_plan(config):
                 return run(config, **given)
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from flows.child import GRACE_SECONDS, run_child
 from flows.own_server import CLIENT_PASSWORD, SERVER_PASSWORD
-from flows.parameters import settle_config
+from flows.parameters import resolve_config
 from flows.plan import is_soon_digested
 from flows.server import POLL_SECONDS, RUN_LOGGERS, answers, check_chosen_server, find_chosen_server, running_server
 from flows.stages import IS_THERE, REPORT, StageError, find_all
@@ -163,7 +163,7 @@ def find_report(parameters: dict[str, Any], on_line: Callable[[str], None]) -> P
 
     For a large text this is left to the flow, since it would be digested twice.
     """
-    config = settle_config(**parameters)
+    config = resolve_config(**parameters)
     stages = find_all(config) if is_soon_digested(config) else None
     for stage in stages or ():
         on_line(stage.say(IS_THERE))

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from keras_bert_flow.checks.run import STAGES, check_run, fetch_inputs, settle_initial_model
+from keras_bert_flow.checks.run import STAGES, check_run, fetch_inputs, resolve_initial_model
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig, list_cells, resolve_precision
@@ -57,7 +57,7 @@ def list_overrides(fields: dict[str, Any], overrides: Sequence[str] = ()) -> tup
     return (*(f"{FIELDS[name][2]}={canonical_json(value)}" for name, value in given.items()), *overrides)
 
 
-def settle_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineConfig:
+def resolve_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineConfig:
     """Load, check and resolve the configuration of a run.
 
     Paths are made absolute, remote tables and models are downloaded, and `precision: auto` is resolved.
@@ -75,7 +75,7 @@ def settle_config(config_path: str, overrides: Sequence[str] = ()) -> PipelineCo
             "Start that, or choose one of its runs by settings, with matrix=null among them."
         )
     loaded = fetch_inputs(make_paths_absolute(read))
-    return resolve_precision(settle_initial_model(loaded))
+    return resolve_precision(resolve_initial_model(loaded))
 
 
 def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
@@ -113,7 +113,7 @@ def write_config(config: PipelineConfig) -> Path:
     return path
 
 
-def settle_folder(path: str) -> Path:
+def resolve_folder(path: str) -> Path:
     """Return a folder parameter of a flow as a path, made absolute if it is local."""
     return Path(path) if find_address(path) else Path(path).absolute()
 
@@ -147,7 +147,7 @@ def check_parameters(function: str, parameters: dict[str, Any]) -> None:
         teacher = one.distillation.teacher if one.distillation else None
         paths = (one.runs, one.task.train, one.task.dev, *one.task.extra_dev.values(), *one.corpus.input)
         if not any(find_address(path) for path in (*paths, one.initial_model, teacher) if path):
-            check_run(settle_initial_model(one), CHECKED[function])
+            check_run(resolve_initial_model(one), CHECKED[function])
 
 
 def main(function: str) -> int:

@@ -18,7 +18,7 @@ from prefect import flow
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 
 from flows.form import name_run, with_form
-from flows.parameters import CHECKED, FIELDS, settle_folder
+from flows.parameters import CHECKED, FIELDS, resolve_folder
 from flows.server import REPORTS_FOLDERS, REPORTS_URL
 from flows.stages import (
     MODEL,
@@ -99,7 +99,7 @@ def pretrain(
     make = partial(run_task, results=results)
     check_run(config, CHECKED["pretrain"])
     config = make_builtin(config, make)
-    folders = [settle_folder(records)] if records else find_records(config)
+    folders = [resolve_folder(records)] if records else find_records(config)
     pretrained = make_pretrained(config, folders, make)
     show_stages(results)
     return name_path(pretrained[-1])
@@ -124,7 +124,7 @@ def finetune(
         config.check_finetuned_length()
     check_run(config, CHECKED["finetune"])
     config = make_builtin(config, make)
-    folder = settle_folder(model) if model else find_pretrained(config, find_records(config))[-1] / MODEL
+    folder = resolve_folder(model) if model else find_pretrained(config, find_records(config))[-1] / MODEL
     finetuned = make(finetuning_stage(config, folder))
     show_stages(results)
     return name_path(finetuned)
@@ -151,9 +151,9 @@ def evaluate(
     make = partial(run_task, results=results)
     check_run(config, CHECKED["evaluate"])
     config = make_builtin(config, make)
-    folders = [settle_folder(records)] if records else find_records(config)
-    phases = [settle_folder(pretrained)] if pretrained else find_pretrained(config, folders)
-    finetuned_folder = settle_folder(finetuned) if finetuned else find_finetuned(config, phases[-1])
+    folders = [resolve_folder(records)] if records else find_records(config)
+    phases = [resolve_folder(pretrained)] if pretrained else find_pretrained(config, folders)
+    finetuned_folder = resolve_folder(finetuned) if finetuned else find_finetuned(config, phases[-1])
     evaluation = make(evaluation_stage(config, finetuned_folder, phases, folders[-1]))
     show_stages(results)
     show_report(evaluation)

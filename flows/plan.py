@@ -126,7 +126,7 @@ def holding_plan(*configs: PipelineConfig) -> Iterator[None]:
     processes, until the keys of all are known.
 
     Args:
-        configs: results of `settle_config`.
+        configs: results of `resolve_config`.
     """
     with holding_inputs(), holding_results(local_runs(configs[0])) as lease:
         are_known = all(_hold_keys(config) for config in configs)

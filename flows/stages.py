@@ -324,7 +324,7 @@ def find_all(config: PipelineConfig) -> list[StageRun] | None:
     """Return the stages of a run in order, with the report's last, if all are finished; else None.
 
     Args:
-        config: the result of `settle_config`.
+        config: the result of `resolve_config`.
     Raises:
         ValueError: more text of a result was rejected than the configuration allows.
     """

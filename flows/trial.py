@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from flows.parameters import local_runs, settle_config
+from flows.parameters import local_runs, resolve_config
 from flows.stages import (
     MODEL,
     StageRun,
@@ -37,12 +37,12 @@ POLL_SECONDS = 0.5
 Report = Callable[[int, float], None]
 
 
-def settle_trial(config_path: str, overrides: list[str], on_line: Callable[[str], None]) -> PipelineConfig:
+def resolve_trial(config_path: str, overrides: list[str], on_line: Callable[[str], None]) -> PipelineConfig:
     """Return the configuration of a trial, with the built-in corpus and task written to files.
 
     Parts that only a report needs are left out: the comparison with random weights and the curve over label counts.
     """
-    config = settle_config(config_path, overrides)
+    config = resolve_config(config_path, overrides)
     left_out = {"compare_random": False, "compare_initial": False, "label_counts": None}
     finetuning = config.finetuning.model_copy(update=left_out)
     config = config.model_copy(update={"finetuning": finetuning, "tuning": None})
@@ -53,7 +53,7 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
     """Run the unfinished stages of a trial, and return the value of the objective.
 
     Args:
-        config: the result of `settle_trial`.
+        config: the result of `resolve_trial`.
         objective: `dev_score`, the mean of the main metric over the seeds, or `held_out_loss`.
         report: takes (step, value) of each intermediate evaluation, the same and in the same order however often the
             trial is interrupted; an exception that it raises ends the stage by SIGTERM, with a checkpoint.
@@ -156,7 +156,7 @@ def find_search_folder(
     That is the text, the tables, the vocabulary or model that they start from, and the settings except the number of
     trials.
     """
-    config = settle_trial(config_path, [*overrides], on_line)
+    config = resolve_trial(config_path, [*overrides], on_line)
     corpus, held = hold_corpus(config.corpus, find_storage(config))
     config = config.model_copy(update={"corpus": corpus})
     tables = [config.task.train, config.task.dev] if objective == "dev_score" else []

@@ -159,7 +159,7 @@ def check_runs(config: PipelineConfig) -> None:
 # Resolve a configuration for continued pre-training: it takes the initial model's shape and tokenizer.
 
 
-def settle_initial_model(config: PipelineConfig) -> PipelineConfig:
+def resolve_initial_model(config: PipelineConfig) -> PipelineConfig:
     """Return a configuration with the shape and tokenizer of its `initial_model`, which is downloaded if remote.
 
     Default settings of `model` and `vocabulary` follow the model; others must agree with it.

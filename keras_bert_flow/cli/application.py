@@ -29,13 +29,13 @@ class Commands(typer.Typer):
         register = super().command(*arguments, **options)
 
         def add(function: Callable) -> Callable:
-            register(settling(function))
+            register(with_resolved_paths(function))
             return function
 
         return add
 
 
-def settling(function: Callable) -> Callable:
+def with_resolved_paths(function: Callable) -> Callable:
     """Wrap a command: its options of type `Path` are checked and fetched first. Corpus patterns are strings."""
     options = {}  # name of each parameter → the flag of an option, or the name of an argument
     for name, kind in get_type_hints(function, include_extras=True).items():
@@ -44,11 +44,11 @@ def settling(function: Callable) -> Callable:
         options[name] = max(flags, key=len)
 
     @wraps(function)
-    def settled(**values: Any) -> Any:
+    def resolved(**values: Any) -> Any:
         with holding_inputs():
-            return function(**settle_paths(values, options))
+            return function(**resolve_paths(values, options))
 
-    return settled
+    return resolved
 
 
 app = Commands(
@@ -94,7 +94,7 @@ PATTERNS = ("input", "imported", "held_out", "text")  # names of text and record
 ANYWHERE = ("records", "vocab", "finetuned", "pretrained", "earlier", "source", *FILES, *MODELS)
 
 
-def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
+def resolve_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of a command's options: remote inputs fetched to this disk, a configuration's newest model.
 
     Records may still be on their way; see `stores.fetching`.
@@ -113,22 +113,22 @@ def settle_paths(values: Mapping[str, Any], options: Mapping[str, str]) -> dict[
         if name not in ANYWHERE:
             check_local(path, options[name])
     _check_apart(values, [path for name, path in paths if name not in OUTPUTS and not find_address(path)])
-    settled = dict(values)
+    resolved = dict(values)
     for name, path in paths:
         if name in ANYWHERE and find_address(path):
             from keras_bert_flow.stores.fetching import fetch
 
             fetched = fetch(path, wait=name != "records")
-            given = settled[name]
+            given = resolved[name]
             is_list = isinstance(given, list | tuple)
-            settled[name] = [fetched if one == path else one for one in given] if is_list else fetched
+            resolved[name] = [fetched if one == path else one for one in given] if is_list else fetched
         if name in MODELS:
-            if is_configuration(settled[name]):
+            if is_configuration(resolved[name]):
                 from keras_bert_flow.results.choosing import find_model
 
-                settled[name] = find_model(settled[name])
-            _check_model(settled[name])
-    return settled
+                resolved[name] = find_model(resolved[name])
+            _check_model(resolved[name])
+    return resolved
 
 
 def _check_apart(values: Mapping[str, Any], read: Sequence[Path]) -> None:

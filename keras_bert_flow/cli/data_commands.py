@@ -28,8 +28,8 @@ from keras_bert_flow.cli.options import (
     following,
     inside,
     load,
+    resolve_case,
     say_next,
-    settle_case,
 )
 from keras_bert_flow.console import interrupts
 from keras_bert_flow.console.progress import counting_progress, working
@@ -132,7 +132,7 @@ def records(
         "corpus.max_rejected_share": max_rejected_share,
         "seed": seed,
     }
-    settings = settle_case(load(config, set, flags, input), vocab)
+    settings = resolve_case(load(config, set, flags, input), vocab)
     if imported or held_out:
         check_importing(settings, imported or [], held_out or [], vocab, output, [*(input or []), *context.args])
         from keras_bert_flow.checks.importing import import_records

@@ -62,13 +62,13 @@ def load(
         corpus = CorpusConfig(**settings.corpus.model_dump() | {"input": inputs})
         settings = settings.model_copy(update={"corpus": corpus})
     if settings.initial_model is not None:
-        from keras_bert_flow.checks.run import settle_initial_model
+        from keras_bert_flow.checks.run import resolve_initial_model
 
-        return settle_initial_model(settings)
-    return settings if settings.vocabulary.file is None else settle_case(settings, settings.vocabulary.file)
+        return resolve_initial_model(settings)
+    return settings if settings.vocabulary.file is None else resolve_case(settings, settings.vocabulary.file)
 
 
-def settle_case(settings: PipelineConfig, file: Path | str) -> PipelineConfig:
+def resolve_case(settings: PipelineConfig, file: Path | str) -> PipelineConfig:
     """Return the configuration with `vocabulary.cased` from the files of the vocabulary, unless it was given.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from keras_bert_flow.cli.application import app, settle_paths
+from keras_bert_flow.cli.application import app, resolve_paths
 from keras_bert_flow.cli.options import ChosenBackend, fix_backend
 from keras_bert_flow.config.finetuning import TASKS
 from keras_bert_flow.config.loading import load_config
@@ -215,8 +215,8 @@ def _take_model(texts: list[str]) -> tuple[Path, list[str]]:
     if not texts or not (Path(texts[0]).exists() or find_address(texts[0])):
         received = f"{texts[0]!r} first, which is no path" if texts else "neither --model nor a path"
         raise ValueError(f"A model must be named. Received: {received}. Try kbf predict mine.yaml 'a text'.")
-    settled = settle_paths({"model": Path(texts[0])}, {"model": "the model"})
-    return settled["model"], texts[1:]
+    resolved = resolve_paths({"model": Path(texts[0])}, {"model": "the model"})
+    return resolved["model"], texts[1:]
 
 
 def _check_file_options(is_fine_tuned: bool, format: str, set: list[str] | None, *files: Path | None) -> None:

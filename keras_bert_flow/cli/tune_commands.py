@@ -141,7 +141,7 @@ def _run_trial(
     from optuna import TrialPruned
 
     from flows.stages import StageError
-    from flows.trial import run_trial, settle_trial
+    from flows.trial import resolve_trial, run_trial
     from keras_bert_flow.tuning import write_overrides
 
     trial, values = search.begin_trial()
@@ -157,8 +157,8 @@ def _run_trial(
             raise TrialPruned
 
     try:
-        settled = settle_trial(config, [*given, *overrides], _show_progress)
-        value = run_trial(settled, objective, _show_progress, report)
+        resolved = resolve_trial(config, [*given, *overrides], _show_progress)
+        value = run_trial(resolved, objective, _show_progress, report)
     except TrialPruned:
         inputs.check()  # before a trial enters the study, which is named by them
         search.prune(trial)

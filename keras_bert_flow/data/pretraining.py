@@ -104,7 +104,7 @@ def pretraining_dataset(
             batches and losses with sum reduction (`models.defaults.token_loss`).
         share: (number, count): which of `count` equal contiguous shards of each batch to read; the others are not read.
         bag_of_words: add labels for a `BagOfWordsPretrainer`: the masked tokens, and if records are cut the rest of
-            the document. Frequent tokens have less weight (`record_tokens.weigh_tokens`), for which the records are
+            the document. Frequent tokens have less weight, for which the records are
             read.
         masked_fraction: masked fraction of dynamic masks. Default: that of the records.
         objective: objective of the model. Default: that of the records.

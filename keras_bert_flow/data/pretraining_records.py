@@ -159,7 +159,7 @@ class PretrainingRecords:
         vocabulary_file: the file of the model's tokenizer. Default: the one in the folder.
         sequence_length: cut each record of the objective `mlm` into sequences of this many tokens. Each sequence has
             its own index, and masks that depend on the index alone. It comes with the rest of its documents as
-            context; see `cutting.cut_record`.
+            context; see `text.objectives.mlm.cut_record`.
     Attributes:
         manifest: that of the folder.
         record_length, sequence_length: tokens of a record, and of what is read of it.
@@ -275,7 +275,7 @@ class PretrainingRecords:
         return all(find_carrier(file.path) is None for file in self._files)
 
     def read_masking_rule(self, masked_fraction: float | None = None) -> MaskingRule:
-        """Return the masking rule of the records, or the same with another masked fraction; see `dynamic_masking`."""
+        """Return the masking rule of the records, or the same with another masked fraction."""
         rule = make_masking_rule(self._source.folder, self.manifest.config, self._source.tokenizer)
         if masked_fraction is None and self.is_whole:
             return rule

@@ -35,7 +35,7 @@ def check_output(output: str | Path) -> Path:
 
     Raises:
         FileExistsError: another file or folder is there, or a broken link.
-        OSError: the location is not writable; `os_errors` explains such errors.
+        OSError: the location is not writable; `explain_os_error` puts such errors into words.
         ValueError: the path is not on a local disk.
     """
     output = check_local(output)
@@ -64,7 +64,7 @@ def check_output_file(path: str | Path, endings: Sequence[str] = ()) -> Path:
         endings: those of the format that is written, the usual one first; the path must not have that of another.
     Raises:
         FileNotFoundError: the folder of the file is missing.
-        OSError: the location is not writable, or is a folder; `os_errors` explains such errors.
+        OSError: the location is not writable, or is a folder; `explain_os_error` puts such errors into words.
         ValueError: the path is not on a local disk, or is a device or a pipe, which the file would replace; or it has
             the ending of another format.
     """

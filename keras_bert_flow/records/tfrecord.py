@@ -82,7 +82,7 @@ class TFRecordFile:
     """Random access to the records of one TFRecord file.
 
     Without an index next to it, as for files of other tools, the offsets are scanned from the file once. For a file
-    that is being fetched (`arrivals`), the index is local, and records are read from the source.
+    that is being fetched, the index is local, and records are read from the source.
 
     Args:
         path: path of the file.

@@ -45,7 +45,8 @@ def fetch(path: str | Path, wait: bool = True) -> Path:
 
     Args:
         path: a folder, or a file of one; for a file, the other files of its folder are fetched too, except records.
-        wait: return when everything has arrived. If False, record files may still be downloading (`arrivals`).
+        wait: return when everything has arrived. If False, record files may still be downloading; see
+            `files.inputs.expect`.
     Raises:
         FileNotFoundError: nothing is there.
         OSError: the place cannot be reached, or its content does not fit in the cache.
@@ -97,7 +98,7 @@ def find_published(address: str) -> tuple[Store, PurePosixPath, Path, tuple[File
             continue
         folder = _enter_content(store.address, content)
         path = folder / MANIFEST
-        if not path.is_file() or path.read_bytes() != content:  # others may be reading the folder: `input_states`
+        if not path.is_file() or path.read_bytes() != content:  # others may be reading the folder: `InputStates`
             write_atomically(path, content)
         if is_result(folder):
             try:

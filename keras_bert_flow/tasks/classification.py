@@ -189,8 +189,8 @@ class Regression(RegressionSettings, Task):
     """Text regression, from a table as read by `tables.read_table` whose labels are numbers.
 
     The model returns {"logits": (rows,) or (rows, 1)}, in the units of the table. Where these are far from ordinary
-    scales, training standardises them, and the published head converts back; see `finetuning.label_units`. A prediction
-    is {"score"}. `score` returns `metrics.regression_metrics`.
+    scales, training standardises them, and the published head converts back; see
+    `training.finetuning.starts.LabelUnits`. A prediction is {"score"}. `score` returns `metrics.regression_metrics`.
 
     Attributes:
         text, text_pair, label: columns; numbers from 0 if there is no header.

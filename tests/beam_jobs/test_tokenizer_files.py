@@ -11,7 +11,7 @@ from transformers import BertTokenizerFast
 from beam_jobs.build_records import build_records
 from beam_jobs.build_vocabulary import build_vocabulary
 from keras_bert_flow.checks.diagnose import diagnose
-from keras_bert_flow.cli.options import settle_case
+from keras_bert_flow.cli.options import resolve_case
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import VocabularyConfig
 from keras_bert_flow.data.order import restore_tokens
@@ -133,7 +133,7 @@ def test_what_stands_beside_a_vocabulary_travels_with_it(corpus, vocabulary_file
     file.write_bytes(vocabulary_file.read_bytes())
     rules = {"strip_accents": True, "additional_special_tokens": ["[E1]"]}
     (place / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False} | rules))
-    settings = settle_case(PipelineConfig(), file)
+    settings = resolve_case(PipelineConfig(), file)
     assert settings.vocabulary.cased
     records = make_records_config()
     with pytest.raises(ValueError, match="`cased` must be as the tokenizer has it. Received: false"):
@@ -154,5 +154,5 @@ def test_what_stands_beside_a_vocabulary_travels_with_it(corpus, vocabulary_file
 
 def test_a_setting_that_was_given_counts(vocabulary_file):
     given = PipelineConfig(vocabulary={"cased": True})
-    assert settle_case(given, vocabulary_file).vocabulary.cased
-    assert not settle_case(PipelineConfig(), vocabulary_file).vocabulary.cased
+    assert resolve_case(given, vocabulary_file).vocabulary.cased
+    assert not resolve_case(PipelineConfig(), vocabulary_file).vocabulary.cased

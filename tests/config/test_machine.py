@@ -108,14 +108,14 @@ def test_no_key_is_made_of_the_word(tmp_path):
 
 
 def test_flows_and_commands_resolve_it_first(tmp_path, monkeypatch):
-    from flows.parameters import settle_config, write_config
+    from flows.parameters import resolve_config, write_config
     from keras_bert_flow.cli.options import choose_backend
 
     monkeypatch.setattr(pipeline, "choose_precision", lambda backend: "mixed_bfloat16")
     monkeypatch.setenv("KERAS_BACKEND", "jax")
-    settled = settle_config(str(write_config(AUTOMATIC.model_copy(update={"runs": str(tmp_path)}))))
+    resolved = resolve_config(str(write_config(AUTOMATIC.model_copy(update={"runs": str(tmp_path)}))))
     chosen = choose_backend(AUTOMATIC, None)
-    for config in (settled, chosen):
+    for config in (resolved, chosen):
         assert config.pretraining.precision == config.finetuning.precision == "mixed_bfloat16"
 
 

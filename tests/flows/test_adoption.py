@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flows.parameters import settle_config
+from flows.parameters import resolve_config
 from flows.plan import describe_finished, describe_plan, plan_stages
 from flows.stages import StageRun, make_all, run_stage
 from keras_bert_flow.checks.importing import import_records
@@ -45,7 +45,7 @@ def made(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        make_all(settle_config(path.name), make)
+        make_all(resolve_config(path.name), make)
     return place
 
 
@@ -81,7 +81,7 @@ def list_all(**settings) -> list[Adoption]:
 
 @pytest.mark.slow
 def test_every_stage_is_adopted_under_the_key_that_a_run_looks_for(earlier):
-    config = settle_config("tiny.yaml")
+    config = resolve_config("tiny.yaml")
     found = list_all()
     assert {one.result.stage: one.key for one in found} == earlier and not any(one.reason or one.added for one in found)
     assert [planned.earlier.name for planned in plan_stages(config)] == [f"{number:016x}" for number in range(6)]
@@ -115,7 +115,7 @@ def test_run_says_what_an_earlier_version_has_made(earlier, tmp_path):
 @pytest.mark.slow
 def test_text_is_adopted_by_its_report_or_a_configuration(earlier):
     shutil.rmtree(Path("runs", "evaluation"))
-    config = settle_config("tiny.yaml")
+    config = resolve_config("tiny.yaml")
     assert [one.result.stage for one in list_all() if "give the configuration" in one.reason] == NAMES[:2]
     assert {one.result.stage: one.key for one in list_all(config=config)} == {
         stage: key for stage, key in earlier.items() if stage != "evaluation"
@@ -193,7 +193,7 @@ def test_random_runs_of_an_adopted_result_are_those_of_its_revision(earlier, tmp
     (folder,) = (tmp_path / "runs" / "finetuning").glob("[!.]*")
     name = "random/seed-1/run.json"
     run = json.loads((folder / name).read_text())
-    identity, config = run["identity"], with_random_training(settle_config("tiny.yaml"))
+    identity, config = run["identity"], with_random_training(resolve_config("tiny.yaml"))
     before = {field: value for field, value in identity.items() if field != "revision"} | {"package": "0", "code": {}}
     content = json.dumps(run | {"identity": before}).encode()
     (folder / name).write_bytes(content)

@@ -14,7 +14,7 @@ from prefect import Flow
 from prefect.utilities.importtools import import_object
 
 from flows.child import start_child, stop_child
-from flows.parameters import settle_config, write_config
+from flows.parameters import resolve_config, write_config
 from flows.server import WATCHED_LOGS, running_server
 from tests.flows.conftest import ROOT
 from tests.patience import PATIENCE_SECONDS
@@ -70,7 +70,7 @@ def prefect(settings: dict[str, str], *arguments: str, status: int = 0, timeout:
 
 @pytest.mark.slow
 def test_worker_runs_the_pipeline(environment: dict[str, str], tiny_config: Path, tmp_path: Path):
-    config = write_config(settle_config(str(tiny_config)))  # absolute paths: the worker runs in the checkout
+    config = write_config(resolve_config(str(tiny_config)))  # absolute paths: the worker runs in the checkout
     run = ("deployment", "run", "bert-pipeline/local", "-p", f"config_path={config}", "--watch")
     prefect(environment, *run)
     (report,) = tmp_path.glob("runs/evaluation/*/report.html")

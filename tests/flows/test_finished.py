@@ -11,7 +11,7 @@ import pytest
 
 from flows import local, plan, stages
 from flows.local import run_locally
-from flows.parameters import settle_config
+from flows.parameters import resolve_config
 from flows.plan import holding_plan
 from flows.stages import StageError, find_all, make_all, run_stage
 from keras_bert_flow.cli.run_commands import run
@@ -41,9 +41,9 @@ def report(tiny_config: Path, monkeypatch) -> Path:
         run_stage(stage, lambda line: None)
         return stage.folder
 
-    settled = settle_config("tiny.yaml", [BACKEND])
-    assert find_all(settled) is None
-    return make_all(settled, make) / "report.html"
+    resolved = resolve_config("tiny.yaml", [BACKEND])
+    assert find_all(resolved) is None
+    return make_all(resolved, make) / "report.html"
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_finished_run_needs_no_flow(report, flow_runs):
     assert run_locally("tiny.yaml", backend="torch", on_line=lines.append) == report
     assert [line.split()[0] for line in lines if ": is there, in " in line] == STAGES
     assert flow_runs == []
-    named = report.parents[2] / settle_config("tiny.yaml", [BACKEND]).name
+    named = report.parents[2] / resolve_config("tiny.yaml", [BACKEND]).name
     assert (named / "report.html").resolve() == report.resolve()
 
 
@@ -83,7 +83,7 @@ def test_finished_run_is_shown_on_a_server_that_is_set(report, flow_runs, monkey
 def test_damaged_result_is_for_the_flow(report, flow_runs, stage):
     (folder,) = report.parents[2].joinpath(stage).iterdir()
     next(path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "manifest.json").write_bytes(b"")
-    assert find_all(settle_config("tiny.yaml", [BACKEND])) is None
+    assert find_all(resolve_config("tiny.yaml", [BACKEND])) is None
     assert run_locally("tiny.yaml", backend="torch", on_line=print) == Path("of the flow")
     assert flow_runs == ["http://127.0.0.1/ours"]
 
@@ -110,8 +110,8 @@ def list_going(runs: Path) -> list[str]:
 def test_run_keeps_what_it_needs_from_its_plan_on(report, monkeypatch):
     runs = report.parents[2]
     assert list_going(runs) == STAGES
-    settled = settle_config("tiny.yaml", [BACKEND, "finetuning.epochs=3"])
-    with holding_plan(settled):
+    resolved = resolve_config("tiny.yaml", [BACKEND, "finetuning.epochs=3"])
+    with holding_plan(resolved):
         assert list_going(runs) == []  # whatever else the run may find
         monkeypatch.setattr(stages, "_run_command", lambda stage, on_line, follow: (1, ""))
 
@@ -120,7 +120,7 @@ def test_run_keeps_what_it_needs_from_its_plan_on(report, monkeypatch):
             return stage.folder
 
         with pytest.raises(StageError, match="`finetuning` must end with status 0"):
-            make_all(settled, make)
+            make_all(resolved, make)
         assert list_going(runs) == STAGES[3:]  # of the other number of epochs
     assert list_going(runs) == STAGES and not list(runs.glob(".*"))
 
@@ -128,7 +128,7 @@ def test_run_keeps_what_it_needs_from_its_plan_on(report, monkeypatch):
 @pytest.mark.slow
 def test_runs_of_a_matrix_are_held_together(report):
     runs = report.parents[2]
-    first, second = (settle_config("tiny.yaml", [BACKEND, change]) for change in ("name=a", "finetuning.epochs=3"))
+    first, second = (resolve_config("tiny.yaml", [BACKEND, change]) for change in ("name=a", "finetuning.epochs=3"))
     with holding_plan(first, second):
         assert list_going(runs) == STAGES[4:]  # of another name
     with holding_plan(second, second):

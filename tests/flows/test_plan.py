@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from beam_jobs.build_records import build_records
 from beam_jobs.build_vocabulary import build_vocabulary
-from flows.parameters import settle_config
+from flows.parameters import resolve_config
 from flows.plan import describe_plan, plan_stages
 from flows.stages import records_stage, vocabulary_stage
 from keras_bert_flow.checks.estimates import (
@@ -43,7 +43,7 @@ STAGES = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
 @pytest.fixture
 def config(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tiny_config.parent)
-    return settle_config("tiny.yaml")
+    return resolve_config("tiny.yaml")
 
 
 def publish_vocabulary(config) -> Path:
@@ -135,7 +135,7 @@ def test_lost_characters_are_in_the_plan(config, tmp_path: Path):
 @pytest.mark.slow
 def test_minimal_pairs_are_in_the_plan_where_they_are_named(config, tmp_path: Path):
     (tmp_path / "pairs.jsonl").write_text('{"sentence_good": "a", "sentence_bad": "b", "UID": "x"}\n' * 3)
-    named = settle_config("tiny.yaml", ["evaluation={minimal_pairs: pairs.jsonl, minimal_pairs_limit: 2}"])
+    named = resolve_config("tiny.yaml", ["evaluation={minimal_pairs: pairs.jsonl, minimal_pairs_limit: 2}"])
     assert named.evaluation.minimal_pairs == str(tmp_path / "pairs.jsonl")
     assert describe_plan(named).endswith("\nMinimal pairs: 2 of 1 phenomena, scored by the pre-trained model.")
     assert "Minimal pairs" not in describe_plan(config)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from flows import stages
-from flows.parameters import settle_config, write_config
+from flows.parameters import resolve_config, write_config
 from flows.stages import (
     StageError,
     StageRun,
@@ -105,7 +105,7 @@ def test_command_that_publishes_nothing_is_an_error(tmp_path: Path):
 
 def test_config_paths_keep_their_meaning(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tiny_config.parent)
-    stage = vocabulary_stage(settle_config("tiny.yaml", ["task.extra_dev.other=more.tsv"]))
+    stage = vocabulary_stage(resolve_config("tiny.yaml", ["task.extra_dev.other=more.tsv"]))
     written = load_config(stage.command[stage.command.index("--config") + 1])
     assert written.corpus.input == (str(tiny_config.parent / "corpus.txt"),)
     assert written.task.dev == str(tiny_config.parent / "dev.tsv")
@@ -116,14 +116,14 @@ def test_config_paths_keep_their_meaning(tiny_config: Path, monkeypatch: pytest.
 def test_key_of_a_remote_corpus_is_that_of_its_files_here(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tiny_config.parent)
     monkeypatch.setitem(FILES, "memory://bucket/a.txt", (tiny_config.parent / "corpus.txt").read_bytes())
-    remote = settle_config("tiny.yaml", ['corpus.input=["memory://bucket/*.txt"]'])
-    assert vocabulary_stage(remote).key == vocabulary_stage(settle_config("tiny.yaml")).key
+    remote = resolve_config("tiny.yaml", ['corpus.input=["memory://bucket/*.txt"]'])
+    assert vocabulary_stage(remote).key == vocabulary_stage(resolve_config("tiny.yaml")).key
 
 
 def test_overrides_apply_to_the_file(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tiny_config.parent)
-    settled = settle_config("tiny.yaml", ["pretraining.total_steps=7", "backend=torch"])
-    assert (settled.pretraining.total_steps, settled.backend, settled.name) == (7, "torch", "tiny")
+    resolved = resolve_config("tiny.yaml", ["pretraining.total_steps=7", "backend=torch"])
+    assert (resolved.pretraining.total_steps, resolved.backend, resolved.name) == (7, "torch", "tiny")
 
 
 def test_settings_change_the_keys_they_should(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
@@ -131,7 +131,7 @@ def test_settings_change_the_keys_they_should(tiny_config: Path, monkeypatch: py
     monkeypatch.setattr(stages, "COMMAND", FAKE)
 
     def keys_of(*overrides: str) -> list[str]:
-        config = settle_config("tiny.yaml", overrides)
+        config = resolve_config("tiny.yaml", overrides)
         vocabulary = vocabulary_stage(config)
         run_stage(vocabulary)
         records = records_stage(config, vocabulary.folder)
@@ -179,7 +179,7 @@ def test_flipped_bit_in_a_finished_stage_is_set_aside_and_made_again(publishing_
 def test_flow_of_one_stage_names_the_damaged_file_of_an_earlier_one(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tiny_config.parent)
     monkeypatch.setattr(stages, "COMMAND", FAKE)
-    config = settle_config("tiny.yaml")
+    config = resolve_config("tiny.yaml")
     vocabulary = vocabulary_stage(config)
     run_stage(vocabulary)
     path = vocabulary.folder / "vocab.txt"
@@ -190,16 +190,16 @@ def test_flow_of_one_stage_names_the_damaged_file_of_an_earlier_one(tiny_config:
 
 def test_damaged_configuration_of_a_run_is_written_again(tiny_config: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tiny_config.parent)
-    path = write_config(settle_config("tiny.yaml"))
+    path = write_config(resolve_config("tiny.yaml"))
     whole = path.read_bytes()
     path.write_bytes(whole.replace(b"1", b"3"))
-    assert write_config(settle_config("tiny.yaml")) == path and path.read_bytes() == whole
+    assert write_config(resolve_config("tiny.yaml")) == path and path.read_bytes() == whole
 
 
 def test_results_in_the_folder_of_text_change_no_key(tiny_config):
     """`runs` lies in the folder of the text, and so does what a killed run left."""
     place = tiny_config.parent
-    config = settle_config(str(tiny_config), [f"corpus.input=[{place}]", f"runs={place / 'runs'}"])
+    config = resolve_config(str(tiny_config), [f"corpus.input=[{place}]", f"runs={place / 'runs'}"])
     stage = vocabulary_stage(config)
     for name in (stage.key, f".{stage.key}.work"):
         (stage.folder.parent / name).mkdir(parents=True, exist_ok=True)

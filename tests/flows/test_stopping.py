@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flows.parameters import settle_config
+from flows.parameters import resolve_config
 from flows.pipeline import pretrain
 from flows.stages import StageRun, pretraining_stage, run_stage
 from keras_bert_flow.console.interrupts import CHECKPOINTED
@@ -37,7 +37,7 @@ def records(tiny_config: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stage_of(runs: str, records: Path) -> StageRun:
-    return pretraining_stage(settle_config("tiny.yaml", [*SETTINGS, f"runs={runs}", "backend=torch"]), records)
+    return pretraining_stage(resolve_config("tiny.yaml", [*SETTINGS, f"runs={runs}", "backend=torch"]), records)
 
 
 def steps_of(folder: Path) -> list[int]:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from flows import stages
-from flows.parameters import settle_config
+from flows.parameters import resolve_config
 from flows.plan import describe_plan
 from flows.stages import MODEL, find_finetuned, find_pretrained, find_records, finetuning_stage, make_all, run_stage
 from keras_bert_flow.results.stages.keys import folder_digest
@@ -38,7 +38,7 @@ def config(tiny_config, trouble, monkeypatch, put):  # noqa: F811
     return tiny_config
 
 
-def run_all(settled):
+def run_all(resolved):
     """Run the stages as the flow does, and return which had to run, and the folder of the report."""
     ran = []
 
@@ -47,7 +47,7 @@ def run_all(settled):
             ran.append(stage.name)
         return stage.folder
 
-    return ran, make_all(settled, perform)
+    return ran, make_all(resolved, perform)
 
 
 ALL = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
@@ -58,7 +58,7 @@ def test_another_machine_finds_every_stage_finished(config, tmp_path, monkeypatc
     monkeypatch.setattr(stages, "COMMAND", (sys.executable, str(ROOT / "tests" / "flows" / "fake_command.py")))
     monkeypatch.setenv("FAKE_CALLS", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    ran, report = run_all(settle_config(str(config), ["backend=torch"]))
+    ran, report = run_all(resolve_config(str(config), ["backend=torch"]))
     assert ran == ALL
     given = (tmp_path / "arguments.txt").read_text()
     assert f"--records {RUNS}/records/" in given and "s3:/bucket" not in given
@@ -66,16 +66,16 @@ def test_another_machine_finds_every_stage_finished(config, tmp_path, monkeypatc
     stop_downloads()
     monkeypatch.setenv("KBF_CACHE", str(tmp_path / "another machine"))
     trouble.seen.clear()
-    settled = settle_config(str(config), ["backend=torch"])
-    assert run_all(settled) == ([], report)
+    resolved = resolve_config(str(config), ["backend=torch"])
+    assert run_all(resolved) == ([], report)
     assert not [path for path, _ in trouble.reads() if path.endswith(("config.json", "metrics.json", "report.html"))]
-    records = find_records(settled)
-    find_finetuned(settled, find_pretrained(settled, records)[-1])
+    records = find_records(resolved)
+    find_finetuned(resolved, find_pretrained(resolved, records)[-1])
     assert (fetch(report) / "report.md").read_text().startswith("| model")
     assert list_bucket(server[0]) == there
     (metrics,) = [key for key in there if key.endswith("metrics.json")]
     client(server[0]).put_object(Bucket=BUCKET, Key=metrics, Body=b"")
-    assert not finetuning_stage(settled, find_pretrained(settled, records)[-1] / MODEL).is_finished()
+    assert not finetuning_stage(resolved, find_pretrained(resolved, records)[-1] / MODEL).is_finished()
 
 
 @pytest.mark.slow
@@ -92,12 +92,12 @@ def test_digests_by_a_manifest_are_those_of_the_files(put, tmp_path):
 @pytest.mark.slow
 def test_kbf_run_finds_what_another_machine_made(config, tmp_path, monkeypatch, server):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    settled = settle_config(str(config), ["backend=torch"])
-    assert run_all(settled)[0] == ALL
+    resolved = resolve_config(str(config), ["backend=torch"])
+    assert run_all(resolved)[0] == ALL
     there = list_bucket(server[0])
     assert {key.split("/")[1] for key in there if key.startswith("runs/")} == set(ALL)
     assert not [key for key in there if ".work" in key]
-    assert RUNS in describe_plan(settled)
+    assert RUNS in describe_plan(resolved)
     monkeypatch.setenv("KBF_CACHE", str(tmp_path / "another machine"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path / "prefect"))
     again = kbf("run", config, "--backend", "torch")

@@ -208,7 +208,7 @@ def answer_from_words(
     It is fitted on all training rows up to 100 million characters, on a random subset of a larger table, and chosen on
     at most 10,000 rows (5,000 pairs) and 10 million characters. With fewer than two classes, or without any word, it
     predicts `task.guess`. With tens of classes or more the memory and the work are bounded too, to 1 GB and about a
-    minute: see `work_limits`. What is less for that is said in a warning and stands in `settings`; with so many classes
+    minute: see `limit_words`. What is less for that is said in a warning and stands in `settings`; with so many classes
     that even the most frequent words do not fit, the baseline is left out, and the result is None.
 
     Args:

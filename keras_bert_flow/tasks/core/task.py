@@ -418,8 +418,8 @@ class Task(ABC):
             tokenizer, features: the tokenizer that `encode` used, and the features that it made from the labelled
                 examples.
         Returns:
-            What is counted → `total`, and a count per reason; see `unreachable.REASONS`. Empty if every label can be
-            predicted, as in tasks that label whole texts.
+            What is counted → `total`, and a count per reason; see `tasks.core.texts.REASONS`. Empty if every
+            label can be predicted, as in tasks that label whole texts.
         """
         return {}
 

@@ -168,7 +168,7 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         beta_2: decay rate of the second moment.
         epsilon: added to the divisor, to keep the step finite.
         excluded_names: patterns of the paths without decay.
-        rate_factors: weight path → factor of its learning rate. Default: 1. See `layer_rates`.
+        rate_factors: weight path → factor of its learning rate. Default: 1. See `find_rate_factors`.
         kwargs: of `keras.optimizers.Optimizer`, such as `global_clipnorm`.
     """
 

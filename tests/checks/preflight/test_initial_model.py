@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from keras_bert_flow.checks.run import check_teacher_directory, settle_initial_model
+from keras_bert_flow.checks.run import check_teacher_directory, resolve_initial_model
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.models.sizes import resolve_shape
 from tests.oracles.tiny_model import INTERMEDIATE, PIECES, TINY_SHAPE, write_tiny_model
@@ -18,23 +18,23 @@ def model(tmp_path):
     return write_tiny_model(tmp_path / "model")
 
 
-def settle(initial_model, **sections):
-    return settle_initial_model(PipelineConfig(initial_model=str(initial_model), **LENGTHS | sections))
+def resolve(initial_model, **sections):
+    return resolve_initial_model(PipelineConfig(initial_model=str(initial_model), **LENGTHS | sections))
 
 
 def test_shape_and_tokenizer_are_those_of_the_model(model):
     (model / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
-    settled = settle(model, model={"dropout_rate": 0.2}, vocabulary={"size": 99})
-    shape = resolve_shape(settled.model, len(PIECES))
+    resolved = resolve(model, model={"dropout_rate": 0.2}, vocabulary={"size": 99})
+    shape = resolve_shape(resolved.model, len(PIECES))
     assert {name: getattr(shape, name) for name in TINY_SHAPE} == TINY_SHAPE
-    assert (shape.num_layers, settled.model.dropout_rate) == (1, 0.2)
-    assert settled.vocabulary.file == str(model / "vocab.txt") and settled.vocabulary.cased
-    assert settle_initial_model(settled) == settled  # as a child process does
+    assert (shape.num_layers, resolved.model.dropout_rate) == (1, 0.2)
+    assert resolved.vocabulary.file == str(model / "vocab.txt") and resolved.vocabulary.cased
+    assert resolve_initial_model(resolved) == resolved  # as a child process does
 
 
 def test_nothing_changes_without_a_model():
     config = PipelineConfig(**LENGTHS)
-    assert settle_initial_model(config) is config
+    assert resolve_initial_model(config) is config
 
 
 @pytest.mark.parametrize(
@@ -50,10 +50,10 @@ def test_nothing_changes_without_a_model():
 )
 def test_what_contradicts_the_model_is_refused(model, sections, words):
     with pytest.raises(ValueError, match=words):
-        settle(model, **sections)
+        resolve(model, **sections)
 
 
-@pytest.mark.parametrize("check", [settle, partial(check_teacher_directory, None)])
+@pytest.mark.parametrize("check", [resolve, partial(check_teacher_directory, None)])
 def test_adapter_is_no_model_to_begin_from_or_learn_from(tmp_path, check):
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ValueError, match="Training must begin from a whole model.*`kbf convert ADAPTER MODEL`"):
@@ -63,12 +63,12 @@ def test_adapter_is_no_model_to_begin_from_or_learn_from(tmp_path, check):
 def test_model_that_is_not_whole_is_refused(model):
     (model / "vocab.txt").write_text("[PAD]\n")
     with pytest.raises(ValueError, match=r"vocab\.txt"):
-        settle(model)
+        resolve(model)
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        settle(model.with_name("nowhere"))
+        resolve(model.with_name("nowhere"))
 
 
 def test_model_and_a_teacher_are_refused(model):
     teacher = {"teacher": "t", "student": {"intermediate_dim": INTERMEDIATE}}
     with pytest.raises(ValueError, match="must not go with `distillation.teacher`"):
-        settle(model, distillation=teacher)
+        resolve(model, distillation=teacher)
