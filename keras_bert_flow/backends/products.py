@@ -100,7 +100,7 @@ def _with_jax_merge(plain: Callable[..., tuple[Tensor, ...]]) -> Callable[..., t
         return (jax.numpy.stack(parts, axis=3).reshape(-1, length, 3 * num_heads * head_dim),)
 
     split.defvjp(lambda fused, *sizes: (split(fused, *sizes), None), differentiate)
-    return lambda fused, *sizes: split(ops.convert_to_tensor(fused), *sizes)
+    return lambda fused, length, num_heads, head_dim: split(ops.convert_to_tensor(fused), length, num_heads, head_dim)
 
 
 @_with_jax_merge
