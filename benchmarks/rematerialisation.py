@@ -1,4 +1,4 @@
-"""Measure the peak memory and the time of a training step with and without `pretraining.rematerialise`.
+"""Measure the peak memory and the time of a training step for each value of `pretraining.rematerialise`.
 
 Each measurement is a process of its own; its peak is what the system counts (VmHWM), less what it had before the first
 step. On a GPU the peak of the host says nothing: this is for CPUs.
@@ -14,28 +14,29 @@ import sys
 import time
 from pathlib import Path
 
+PARTS = ("nothing", "blocks", "attention")
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, value in {"layers": 6, "width": 384, "batch": 16, "length": 128, "steps": 4}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--child", choices=("kept", "again"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", choices=PARTS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(measure(options)))
         return
-    results = {kind: run_child(kind) for kind in ("kept", "again")}
-    first = results["kept"]
-    print("| blocks | growth of memory in training, MiB | step, s | memory | time |")
+    results = {part: run_child(part) for part in PARTS}
+    first = results["nothing"]
+    print("| recomputed | growth of memory in training, MiB | step, s | memory | time |")
     print("|---|---|---|---|---|")
-    for kind, words in {"kept": "kept", "again": "computed again"}.items():
-        found = results[kind]
+    for part, found in results.items():
         ratios = [found[name] / first[name] for name in ("megabytes", "seconds")]
-        print(f"| {words} | {found['megabytes']:,.0f} | {found['seconds']:.2f} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
+        print(f"| {part} | {found['megabytes']:,.0f} | {found['seconds']:.2f} | {ratios[0]:.2f} | {ratios[1]:.2f} |")
 
 
-def run_child(kind: str) -> dict[str, float]:
-    command = (sys.executable, __file__, *sys.argv[1:], "--child", kind)
+def run_child(part: str) -> dict[str, float]:
+    command = (sys.executable, __file__, *sys.argv[1:], "--child", part)
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -57,7 +58,7 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
         intermediate_dim=4 * options.width,
     )
     model = BertPretrainer(backbone)
-    backbone.set_rematerialised(options.child == "again")
+    backbone.set_rematerialised(options.child)
     model.compile(optimizer=keras.optimizers.AdamW(1e-4))
     rng = np.random.default_rng(1)
     inputs = {

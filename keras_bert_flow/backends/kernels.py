@@ -8,6 +8,7 @@ only the queries of a row drop the same keys. Dropping probabilities within cuDN
 program, the same in each step.
 """
 
+import logging
 from collections.abc import Callable
 from functools import cache, partial
 from typing import Any
@@ -20,12 +21,15 @@ from keras_bert_flow.backends.values import Tensor
 
 HALF = ("bfloat16", "float16")
 LEAST_HALF = -30000.0  # far below any score, and a number of float16
+_logger = logging.getLogger(__name__)
 
 
 def attend(
     fused: Tensor, bias: Tensor, num_heads: int, dense: Callable[..., Tensor], dropout: tuple[Tensor, int] | None
 ) -> Tensor:
     """Return the attention output, (batch, length, hidden), by the kernel for the device.
+
+    The log names a fused kernel once; without a line in it, attention is dense.
 
     Args:
         fused: float, (batch, length, 3 hidden). Query, key and value; the last axis is ordered (heads, 3, head_dim).
@@ -36,15 +40,23 @@ def attend(
     seed, dropped = dropout or (None, 0)
     compute = partial(_attend_fused, num_heads=num_heads, dropped=dropped)
     if keras.backend.backend() == "torch" and fused.device.type == "cuda":
+        _name_kernel("scaled_dot_product_attention of PyTorch")
         return compute(fused, bias, seed, kernel=_attend_by_torch)
     if not is_for_gpu(fused):
         return dense(fused, bias, seed)
     import jax
 
     compute = partial(compute, kernel=_attend_by_cudnn)
+    if jax.default_backend() == "gpu":
+        _name_kernel("flash attention of cuDNN")
     if seed is None:
         seed = jax.numpy.zeros(2, "uint32")  # unused; all arguments of both are tensors
     return jax.lax.platform_dependent(fused, bias, seed, cuda=compute, default=dense)
+
+
+@cache
+def _name_kernel(name: str) -> None:
+    _logger.info("Attention: %s.", name)
 
 
 def is_for_gpu(tensor: Tensor) -> bool:

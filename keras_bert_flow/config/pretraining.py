@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from keras_bert_flow.config.limits import (
     MOST_HEADS,
@@ -45,6 +45,13 @@ class ModelConfig(Settings):
         description="Further fields of the family's shape, such as `embedding_dim` of ALBERT.",
     )
 
+
+def _as_bool(value: Any) -> Any:
+    return {"blocks": True, "nothing": False}.get(value, value) if isinstance(value, str) else value
+
+
+# `blocks` and `nothing` are other words for true and false, which stand in the keys of results.
+Rematerialise = Annotated[bool | Literal["attention"], BeforeValidator(_as_bool)]
 
 # Settings that pre-training and fine-tuning have in common: types that carry their limits and descriptions.
 
@@ -226,8 +233,10 @@ class PretrainingConfig(Settings):
     weight_decay: WeightDecay = 0.01
     clip_norm: ClipNorm = 1.0
     precision: Precision = "float32"
-    rematerialise: bool = Field(
-        False, description="Recompute each encoder block in the backward pass: less memory, more time, the same result."
+    rematerialise: Rematerialise = Field(
+        False,
+        description="Recompute in the backward pass: less memory, more time, the same result. `blocks` (true): each "
+        "encoder block; `attention`: what grows with the square of the length; `nothing` (false).",
     )
     non_finite: Literal["stop", "skip"] = Field(
         "stop", description="On NaN or infinity in a loss or gradient: stop the run, or skip the step."

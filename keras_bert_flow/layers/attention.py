@@ -13,7 +13,7 @@ from keras_bert_flow.backends.kernels import attend
 from keras_bert_flow.backends.products import matmul, split_heads
 from keras_bert_flow.backends.unpadding import map_rows
 from keras_bert_flow.backends.values import Shape, Tensor
-from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer, truncated_normal
+from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer, rematerialise, truncated_normal
 from keras_bert_flow.layers.masks import attention_bias, is_unpadded
 from keras_bert_flow.layers.shape import (
     FULL,
@@ -281,6 +281,9 @@ class MultiHeadSelfAttention(ShapedLayer):
         float, the shape of the inputs.
     Raises:
         ValueError: positions are `Disentangled`, and `relative` is missing.
+    Attributes:
+        is_rematerialised: recompute scores, probabilities and their products with the values in the backward pass; see
+            `Backbone.set_rematerialised`.
     Source: Vaswani et al. 2017, section 3.2; arXiv:1706.03762.
     """
 
@@ -293,6 +296,7 @@ class MultiHeadSelfAttention(ShapedLayer):
     ) -> None:
         super().__init__(shape, **kwargs)
         self.pattern, self.positions = make_kind(pattern, PATTERNS), make_kind(positions, POSITIONS)
+        self.is_rematerialised = False
         self.query_key_value = self.make_dense(
             3 * self.shape.hidden_dim, "query_key_value", kind=QueryKeyValue, num_heads=self.shape.num_heads
         )
@@ -332,10 +336,15 @@ class MultiHeadSelfAttention(ShapedLayer):
         training: bool | None = None,
     ) -> Tensor:
         fused = self.query_key_value(inputs)
-        if is_unpadded(inputs):  # rows are grouped by width, so each group has a bias of its own
-            context = map_rows(partial(self._attend, relative=relative, training=training), fused, padding_mask)
+        given = {} if relative is None else {"relative": relative}
+        if training and self.is_rematerialised:
+            compute = partial(rematerialise, self, partial(self._attend, training=True), **given)
         else:
-            context = self._attend(fused, padding_mask, bias, relative, training)
+            compute = partial(self._attend, training=training, **given)
+        if is_unpadded(inputs):  # rows are grouped by width, so each group has a bias of its own
+            context = map_rows(compute, fused, padding_mask)
+        else:
+            context = compute(fused, padding_mask) if bias is None else compute(fused, padding_mask, bias=bias)
         return self.output_dense(context)
 
     def _attend(

@@ -1,6 +1,6 @@
-"""Transformer encoder block, rematerialisation, and grouping of the texts of a batch."""
+"""Transformer encoder block, and grouping of the texts of a batch."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from keras import ops
 from keras_bert_flow.backends.kernels import add_and_norm
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.attention import PARTS, MultiHeadSelfAttention
-from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, lora_uniform
+from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, lora_uniform, rematerialise
 from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.layers.shape import (
     FULL,
@@ -84,41 +84,6 @@ class SplitTexts(keras.layers.Layer):
         return (*padding_mask_shape[:2], vectors_shape[-1])
 
 
-# Rematerialisation (gradient checkpointing): recompute part of a layer in the backward pass to save memory.
-
-
-def rematerialise(layer: keras.layers.Layer, function: Callable, *inputs: Tensor) -> Tensor:
-    """Call a function of a built layer, saving only its inputs for the gradients.
-
-    It is made a pure function of the layer's weights and dropout seeds, so that the recomputation draws the same masks
-    and advances no seed. `keras.RematScope` (3.15) captures both: JAX and TensorFlow then refuse to build the model,
-    and PyTorch draws other masks in the recomputation, so the gradients are not those of the loss.
-
-    Args:
-        layer: the layer whose weights and seeds the function uses; it uses no other state.
-        function: a function of tensors.
-        inputs: its arguments.
-    Returns:
-        The outputs of the function.
-    """
-    weights, seeds = layer.trainable_variables, layer.non_trainable_variables
-
-    def compute(
-        weight_values: list[Tensor], seed_values: list[Tensor], *arguments: Tensor
-    ) -> tuple[Tensor, list[Tensor]]:
-        mapping = [*zip(weights, weight_values, strict=True), *zip(seeds, seed_values, strict=True)]
-        with keras.StatelessScope(state_mapping=mapping) as scope:
-            outputs = function(*arguments)
-        return outputs, [scope.get_current_value(seed) for seed in seeds]
-
-    weight_values = [ops.convert_to_tensor(weight.value) for weight in weights]
-    seed_values = [ops.copy(seed.value) for seed in seeds]  # PyTorch would advance these tensors in place
-    outputs, states = keras.remat(compute)(weight_values, seed_values, *inputs)
-    for seed, state in zip(seeds, states, strict=True):
-        seed.assign(state)
-    return outputs
-
-
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class EncoderBlock(ShapedLayer):
     """Transformer encoder block: self-attention, then feed-forward, with post-layer normalisation as in BERT.
@@ -133,8 +98,7 @@ class EncoderBlock(ShapedLayer):
         lowest: a block to share the layers in `shared_parts` of the shape with.
         pattern, positions: of the attention; see `MultiHeadSelfAttention`.
     Attributes:
-        is_rematerialised: recompute the block in the backward pass to save memory (gradient checkpointing). Set it
-            after `build`, before the first step. It changes no result and is not saved.
+        is_rematerialised: recompute the block in the backward pass to save memory; see `Backbone.set_rematerialised`.
     Source: Devlin et al. 2019, section 3; google-research/bert, modeling.py, `transformer_model`.
     """
 
@@ -187,8 +151,8 @@ class EncoderBlock(ShapedLayer):
         self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
         if training and self.is_rematerialised:
-            given = (inputs, padding_mask) if bias is None else (inputs, padding_mask, bias)
-            return rematerialise(self, partial(self._transform, training=True), *given)
+            given = {} if bias is None else {"bias": bias}
+            return rematerialise(self, partial(self._transform, training=True), inputs, padding_mask, **given)
         return self._transform(inputs, padding_mask, bias, training)
 
     def _transform(

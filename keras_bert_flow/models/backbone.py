@@ -33,6 +33,8 @@ from keras_bert_flow.models.trained_weights import (
     restore_lora,
 )
 
+REMATERIALISED = ("nothing", "blocks", "attention")  # what the backward pass may recompute
+
 # The stack of encoder blocks on top of the embeddings.
 
 
@@ -273,10 +275,24 @@ class Backbone(PresetModel):
         for block in self.blocks:
             block.enable_lora(rank, alpha, targets)
 
-    def set_rematerialised(self, is_rematerialised: bool = True) -> None:
-        """Enable or disable rematerialisation (gradient checkpointing) of each encoder block, before the first step."""
+    def set_rematerialised(self, part: bool | str = True) -> None:
+        """Choose what the backward pass recomputes to save memory (gradient checkpointing), before the first step.
+
+        It changes no result and is not saved.
+
+        Args:
+            part: one of `REMATERIALISED`, or a bool. `blocks` (True): each encoder block, of which only the input is
+                kept. `attention`: scores, probabilities and their dropout, which grow with the square of the length.
+                `nothing` (False).
+        Raises:
+            ValueError: the name is unknown.
+        """
+        part = REMATERIALISED[part] if isinstance(part, bool) else part
+        if part not in REMATERIALISED:
+            raise ValueError(f"`part` must be one of {', '.join(REMATERIALISED)}. Received: part={part!r}.")
         for block in self.blocks:
-            block.is_rematerialised = is_rematerialised
+            block.is_rematerialised = part == "blocks"
+            block.attention.is_rematerialised = part == "attention"
 
     def make_hidden_states_model(self) -> ReentrantModel:
         """Return a model with the same weights that outputs a list of hidden states: embeddings, then each layer."""

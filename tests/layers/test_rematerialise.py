@@ -12,11 +12,11 @@ from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.tiny_records import make_tiny_config
 
 
-def train_three_steps(is_rematerialised, dtype="float32"):
+def train_three_steps(part, dtype="float32"):
     seed_everything(3)
     backbone = BertBackbone(**SMALL, dropout_rate=0.5, attention_dropout_rate=0.5, dtype=dtype)
     model = BertPretrainer(backbone)
-    backbone.set_rematerialised(is_rematerialised)
+    backbone.set_rematerialised(part)
     model.compile(optimizer=keras.optimizers.SGD(0.5))
     inputs = make_inputs(masks_per_sequence=3)
     labels = {"mlm": inputs["mask_positions"] + 7, "nsp": np.array([0, 1, 1, 0])}
@@ -33,9 +33,10 @@ def train_three_steps(is_rematerialised, dtype="float32"):
     ("dtype", "tolerance"),
     [("float32", 2e-6), pytest.param("mixed_bfloat16", 8e-3, marks=pytest.mark.any_backend)],
 )
+@pytest.mark.parametrize("part", ["blocks", "attention"])
 @pytest.mark.slow_compiled
-def test_three_steps_are_the_same_with_dropout(dtype, tolerance):
-    kept, again = (train_three_steps(is_rematerialised, dtype) for is_rematerialised in (False, True))
+def test_three_steps_are_the_same_with_dropout(part, dtype, tolerance):
+    kept, again = train_three_steps(False, dtype), train_three_steps(part, dtype)
     assert kept.keys() == again.keys()
     seeds = [path for path in kept if path.endswith("seed_generator_state")]
     draws = [int(again[path][1]) for path in seeds]
@@ -46,12 +47,27 @@ def test_three_steps_are_the_same_with_dropout(dtype, tolerance):
 
 @pytest.mark.slow_compiled
 def test_configuration_reaches_every_block():
-    for wanted in (True, False):
+    for wanted, found in {
+        True: (True, False),
+        False: (False, False),
+        "blocks": (True, False),
+        "nothing": (False, False),
+        "attention": (False, True),
+    }.items():
         config = make_tiny_config({"num_layers": 3}, rematerialise=wanted)
+        assert config.pretraining.rematerialise == ("attention" if found[1] else found[0])  # as keys have it
         model = make_pretrainer(config.model, 50)
         compile_pretrainer(model, config)
         blocks = [model.backbone.get_layer(f"encoder_block_{index}") for index in range(3)]
-        assert [block.is_rematerialised for block in blocks] == [wanted] * 3
+        assert [(block.is_rematerialised, block.attention.is_rematerialised) for block in blocks] == [found] * 3
+
+
+@pytest.mark.any_backend
+def test_unknown_part_is_refused():
+    with pytest.raises(ValueError, match=r"one of nothing, blocks, attention\. Received: part='all'"):
+        BertBackbone(**SMALL).set_rematerialised("all")
+    with pytest.raises(ValueError, match="rematerialise"):
+        make_tiny_config(rematerialise="all")
 
 
 @pytest.mark.slow
@@ -60,9 +76,9 @@ def test_jax_keeps_less_for_the_backward_pass(capsys):
     import jax
 
     counts = []
-    for is_rematerialised in (False, True):
+    for part in ("nothing", "attention", "blocks"):
         backbone = BertBackbone(**SMALL)
-        backbone.set_rematerialised(is_rematerialised)
+        backbone.set_rematerialised(part)
         inputs = make_inputs()
         groups = (backbone.trainable_variables, backbone.non_trainable_variables)
         weights, seeds = ([variable.value for variable in group] for group in groups)
@@ -74,4 +90,4 @@ def test_jax_keeps_less_for_the_backward_pass(capsys):
         jax.ad_checkpoint.print_saved_residuals(sum_outputs, weights)
         kept = [line for line in capsys.readouterr().out.splitlines() if "from the argument" not in line]
         counts.append(len(kept))
-    assert counts[1] < counts[0] / 2, counts
+    assert counts[2] < counts[0] / 2 and counts[2] < counts[1] < counts[0], counts
