@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
@@ -299,6 +300,7 @@ LOOK_EVERY_SECONDS = 5.0
 MOST_NAMED = 3  # of the runs that are queued before
 
 
+@dataclass
 class Queue:
     """Runs of a work pool that are due and have no place.
 
@@ -307,10 +309,12 @@ class Queue:
         url: of the UI, whose pages are linked.
     """
 
-    def __init__(self, client: SyncPrefectClient, pool: str, places: int, url: str):
-        self._client, self._pool, self._places, self._url = client, pool, places, url
-        self._told: dict[UUID, str] = {}
-        self._looked_at = -LOOK_EVERY_SECONDS
+    client: SyncPrefectClient
+    pool: str
+    places: int
+    url: str
+    _told: dict[UUID, str] = field(init=False, default_factory=dict)
+    _looked_at: float = field(init=False, default=-LOOK_EVERY_SECONDS)
 
     def tell(self) -> None:
         """Write a line into the log of each run that waits, if it is not its last one; nothing if no server answers."""
@@ -318,9 +322,17 @@ class Queue:
             return
         self._looked_at = time.monotonic()
         with suppress(httpx.HTTPError):
-            running = read_under_way(self._client, self._pool)
-            waiting = self._read_due() if len(running) >= self._places else []
-            lines = {run.id: self._describe(running, waiting[:place]) for place, run in enumerate(waiting)}
+            running = read_under_way(self.client, self.pool)
+            waiting = self._read_due() if len(running) >= self.places else []
+            links = ", ".join(sorted(f"`{run.name}` ({self.url}/runs/flow-run/{run.id})" for run in running))
+            lines = {}
+            for place, run in enumerate(waiting):
+                line = f"Waiting for a place: `kbf serve` executes {self.places} at a time, now {links}."
+                if place:
+                    more = f" and {place - MOST_NAMED} more" if place > MOST_NAMED else ""
+                    names = ", ".join(f"`{before.name}`" for before in waiting[: min(place, MOST_NAMED)])
+                    line += f" Queued before this run: {names}{more}."
+                lines[run.id] = escape_controls(line)
             new = [
                 LogCreate(
                     name=RUN_LOGGERS[0], level=logging.INFO, message=line, timestamp=datetime.now(UTC), flow_run_id=run
@@ -329,7 +341,7 @@ class Queue:
                 if self._told.get(run) != line
             ]
             if new:
-                self._client.create_logs(new)
+                self.client.create_logs(new)
             self._told = lines
 
     def _read_due(self) -> list[FlowRun]:
@@ -337,15 +349,7 @@ class Queue:
             state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED])),
             next_scheduled_start_time=FlowRunFilterNextScheduledStartTime(before_=datetime.now(UTC)),
         )
-        of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[self._pool]))
-        return self._client.read_flow_runs(
+        of_pool = WorkPoolFilter(name=WorkPoolFilterName(any_=[self.pool]))
+        return self.client.read_flow_runs(
             flow_run_filter=due, work_pool_filter=of_pool, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC
         )
-
-    def _describe(self, running: Sequence[FlowRun], before: Sequence[FlowRun]) -> str:
-        links = ", ".join(sorted(f"`{run.name}` ({self._url}/runs/flow-run/{run.id})" for run in running))
-        line = f"Waiting for a place: `kbf serve` executes {self._places} at a time, now {links}."
-        if before:
-            more = f" and {len(before) - MOST_NAMED} more" if len(before) > MOST_NAMED else ""
-            line += f" Queued before this run: {', '.join(f'`{run.name}`' for run in before[:MOST_NAMED])}{more}."
-        return escape_controls(line)

@@ -119,7 +119,7 @@ class OwnPagesOnly:
                     return await _refuse(scope, send, 403, reason)
                 if reason := await find_mistake(self._app, scope, body, self._folder):
                     return await _refuse(scope, send, 409, reason)
-                receive = _replay(body, receive)
+                receive = partial(_receive_again, [body], receive)
         return await self._app(scope, receive, send)
 
     def _find_stranger(self, headers: list[tuple[bytes, bytes]]) -> tuple[int, str] | None:
@@ -250,13 +250,8 @@ async def _read_body(receive: Receive) -> bytes | None:
             return body
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    waiting = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def receive_again() -> MutableMapping[str, Any]:
-        return waiting.pop() if waiting else await receive()
-
-    return receive_again
+async def _receive_again(read: list[bytes], receive: Receive) -> MutableMapping[str, Any]:
+    return {"type": "http.request", "body": read.pop(), "more_body": False} if read else await receive()
 
 
 async def _send_guarded(send: Send, message: MutableMapping[str, Any]) -> None:

@@ -165,8 +165,10 @@ def show_report(evaluation: Path) -> None:
     """Create the artifact `report`: the conclusion, the tables, the curves, and the location of the whole report."""
     here, place = fetch(evaluation), name_path(evaluation / REPORT)
     results = (here / RESULTS).read_text(encoding="utf-8").strip()
-    where, address = f"The whole report: {code_span(place)}", _find_page_url(here / REPORT)
-    if address is not None:
+    where, page = f"The whole report: {code_span(place)}", (here / REPORT).resolve()
+    url, folders = os.environ.get(REPORTS_URL), os.environ.get(REPORTS_FOLDERS, "").split(os.pathsep)
+    if url and any(folder and page.is_relative_to(folder) for folder in folders):  # it is served
+        address = url + quote(page.as_posix())
         create_link_artifact(address, link_text="The whole report", key="report-page", description=where)
         where = f"[The whole report]({address}), {code_span(place)}"
     images = []
@@ -191,12 +193,3 @@ def show_stages(results: Sequence[TaskResult]) -> None:
         for done in results
     ]
     create_table_artifact(key="stages", table=rows, description="What each stage made and where.")
-
-
-def _find_page_url(page: Path) -> str | None:
-    """Return the URL of a report; None if its folder is not served."""
-    url, folders = os.environ.get(REPORTS_URL), os.environ.get(REPORTS_FOLDERS, "").split(os.pathsep)
-    place = page.resolve()
-    if not url or not any(folder and place.is_relative_to(folder) for folder in folders):
-        return None
-    return url + quote(place.as_posix())

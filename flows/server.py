@@ -14,6 +14,7 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ REPORTS_URL, REPORTS_FOLDERS = "KBF_REPORTS_URL", "KBF_REPORTS_FOLDERS"  # set b
 _ERROR = re.compile(r"[\w.]+(Error|Exception|Exit): ")
 
 
+@dataclass
 class StartingServer:
     """A server that may not answer yet.
 
@@ -54,11 +56,11 @@ class StartingServer:
         address: URL of its API.
     """
 
-    def __init__(self, address: str, process: subprocess.Popen, log_path: Path):
-        self.address = address
-        self._process, self._log_path = process, log_path
-        self._deadline = time.monotonic() + START_SECONDS
-        self._has_answered = False
+    address: str
+    process: subprocess.Popen
+    log_path: Path
+    _deadline: float = field(init=False, default_factory=lambda: time.monotonic() + START_SECONDS)
+    _has_answered: bool = field(init=False, default=False)
 
     def watch(self) -> bool:
         """Return whether it has answered.
@@ -67,14 +69,14 @@ class StartingServer:
             StageError: it ended without answering, or did not answer in time; the message names its log.
         """
         self._has_answered = self._has_answered or answers(self.address)
-        status = self._process.poll()
+        status = self.process.poll()
         if self._has_answered or (status is None and time.monotonic() < self._deadline):
             return self._has_answered
         how = f"did not answer within {START_SECONDS:.0f} s" if status is None else f"ended with status {status}"
-        lines = [line.strip() for line in self._log_path.read_text("utf-8", "replace").splitlines() if line.strip()]
+        lines = [line.strip() for line in self.log_path.read_text("utf-8", "replace").splitlines() if line.strip()]
         errors = [line for line in lines if _ERROR.match(line)]  # more lines may follow the last one
         last = (errors or lines or ["It printed nothing."])[-1]
-        raise StageError(f"Prefect's server {how}. {last} Its log: {self._log_path}")
+        raise StageError(f"Prefect's server {how}. {last} Its log: {self.log_path}")
 
     def wait(self) -> None:
         """Wait until it answers; raises as `watch` does."""

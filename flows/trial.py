@@ -60,6 +60,8 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
     Raises:
         ValueError, StageError: as for `run_stage`.
     """
+    name = "mlm" if config.distillation is not None else config.phases[-1].records.objective
+    main_loss = f"{find_objective(name).main_score}_loss"
     count = (0 if config.has_own_teacher else len(config.phases)) + (config.distillation is not None)
     trained = 0
 
@@ -70,7 +72,7 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
         trained += 1
         if trained < count or objective != "held_out_loss":
             return make(stage)
-        field = f"held_out_{_find_main_loss(config)}"
+        field = f"held_out_{main_loss}"
         return _make_followed(
             stage,
             lambda folder: ((line["step"], line[field]) for line in read_log(folder) if field in line),
@@ -80,7 +82,7 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
 
     phases = make_pretrained(config, make_records(config, make), make_trained)
     if objective == "held_out_loss":
-        return read_json_object(fetch(phases[-1]) / "metrics.json")[_find_main_loss(config)]
+        return read_json_object(fetch(phases[-1]) / "metrics.json")[main_loss]
     stage = finetuning_stage(config, phases[-1] / MODEL)
     field = f"dev_{make_task(**config.task.arguments).main_metric}"
     folder = fetch(_make_followed(stage, lambda folder: _list_scores(config, folder, field), on_line, report))
@@ -91,11 +93,6 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
 def _make(stage: StageRun, on_line: Callable[[str], None]) -> Path:
     run_stage(stage, on_line)
     return stage.folder
-
-
-def _find_main_loss(config: PipelineConfig) -> str:
-    name = "mlm" if config.distillation is not None else config.phases[-1].records.objective
-    return f"{find_objective(name).main_score}_loss"
 
 
 def _make_followed(

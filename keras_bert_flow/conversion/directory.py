@@ -66,8 +66,7 @@ class ModelDirectory:
     def __fspath__(self) -> str:
         return str(self.folder)
 
-    def __str__(self) -> str:
-        return str(self.folder)
+    __str__ = __fspath__
 
     def verify(self) -> None:
         """Compare the digests of the files with the manifest that lists them, if there is one.

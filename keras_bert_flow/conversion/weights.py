@@ -123,9 +123,9 @@ def import_tensors(
     for variable in model.weights:
         if variable.path.rpartition("/")[0] in new_layers:
             continue
-        names = tensor_names(variable.path, known)
+        names, is_kernel = tensor_names(variable.path, known), variable.path.endswith("/kernel")
         expected = (*variable.shape[:-1], variable.shape[-1] // len(names))
-        expected = expected[::-1] if variable.path.endswith("/kernel") else expected
+        expected = expected[::-1] if is_kernel else expected
         for name in names:
             if name not in tensors:
                 raise ValueError(f"{tensors.path}: there is no tensor `{name}`. Is it a {type(model).__name__}?")
@@ -135,7 +135,11 @@ def import_tensors(
                     f"Received: {tensors.shapes[name]}. Do the two files belong together?"
                 )
         arrays = [tensors[name].astype(np.float32, copy=False) for name in names]
-        variable.assign(import_variable(variable.path, arrays, backbone.num_heads))
+        values = [array.T if is_kernel else array for array in arrays]
+        if len(values) > 1:  # one variable for several tensors, each (..., heads, head_dim)
+            split = [value.reshape(*value.shape[:-1], backbone.num_heads, -1) for value in values]
+            values = [np.stack(split, axis=-2).reshape(*values[0].shape[:-1], -1)]
+        variable.assign(values[0])
 
 
 def has_pooler(family: str, saved: SavedAs, tensors: TensorMapping) -> bool:
@@ -180,15 +184,6 @@ def export_variable(path: str, value: np.ndarray, names: list[str], num_heads: i
         parts = value.reshape(*value.shape[:-1], num_heads, len(names), -1)  # (..., heads, 3, head_dim)
         arrays = [parts[..., index, :].reshape(*value.shape[:-1], -1) for index in range(len(names))]
     return {name: array.T if path.endswith("/kernel") else array for name, array in zip(names, arrays, strict=True)}
-
-
-def import_variable(path: str, arrays: list[np.ndarray], num_heads: int) -> np.ndarray:
-    """Convert Hugging Face tensors to the value of one of our variables."""
-    values = [array.T if path.endswith("/kernel") else array for array in arrays]
-    if len(values) == 1:
-        return values[0]
-    split = [value.reshape(*value.shape[:-1], num_heads, -1) for value in values]  # (..., heads, head_dim)
-    return np.stack(split, axis=-2).reshape(*values[0].shape[:-1], -1)
 
 
 # Read the parts that every model directory has: the configuration, the tensors and the encoder.

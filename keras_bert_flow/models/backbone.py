@@ -18,19 +18,14 @@ from keras_bert_flow.models.saved_as import SavedAs
 from keras_bert_flow.models.sizes import get_size
 from keras_bert_flow.models.trained_weights import (
     ALPHA,
-    FROZEN,
-    LORA,
-    QUANTIZED,
     QUERY,
     TARGETS,
     VALUE,
     describe_frozen,
     describe_lora,
     describe_quantized,
-    freeze,
     list_lora_layers,
-    quantize,
-    restore_lora,
+    restore_trained,
 )
 
 REMATERIALISED = ("nothing", "blocks", "attention")  # what the backward pass may recompute
@@ -312,9 +307,7 @@ class Backbone(PresetModel):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Self:
-        arguments = dict(config)
-        frozen, adapted, quantized = (arguments.pop(key, None) for key in (FROZEN, LORA, QUANTIZED))
-        return freeze(quantize(restore_lora(cls(**arguments), adapted), quantized), frozen)
+        return restore_trained(cls, config)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

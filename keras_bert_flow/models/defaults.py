@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -49,6 +50,7 @@ def list_undecayed(optimizer: Any, variables: Sequence[keras.Variable]) -> list[
     ]
 
 
+@dataclass
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class OptimizerWithExclusions:
     """Serialised form of an optimizer with its weight decay exclusions; `from_config` returns the optimizer itself.
@@ -58,11 +60,11 @@ class OptimizerWithExclusions:
         undecayed: paths of the variables without decay.
     """
 
-    def __init__(self, optimizer: Mapping[str, Any], undecayed: Sequence[str]) -> None:
-        self._config = {"optimizer": optimizer, "undecayed": undecayed}
+    optimizer: Mapping[str, Any]
+    undecayed: Sequence[str]
 
     def get_config(self) -> dict[str, Any]:
-        return self._config
+        return vars(self)
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> keras.optimizers.Optimizer:

@@ -13,19 +13,23 @@ from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.models.defaults import TokenAccuracy, TokenLoss
 
 
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
-class SquaredError(keras.losses.Loss):
-    """Squared error of one number per row, (batch,); Keras' own averages over the last axis, here the batch axis."""
+class WeightedMean(keras.losses.Loss):
+    """Base class of losses whose sum is divided by that of the sample weights, unless another reduction is given."""
 
     def __init__(self, reduction: str = "mean_with_sample_weight", **kwargs: Any) -> None:
         super().__init__(reduction=reduction, **kwargs)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class SquaredError(WeightedMean):
+    """Squared error of one number per row, (batch,); Keras' own averages over the last axis, here the batch axis."""
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.square(ops.reshape(y_true, ops.shape(y_pred)) - y_pred)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class TagLoss(TokenLoss):
+class TagLoss(WeightedMean, TokenLoss):
     """Cross-entropy of the labelled tokens; a label below 0, such as -1 or -100, means none and has weight 0.
 
     Example:
@@ -34,9 +38,6 @@ class TagLoss(TokenLoss):
         >>> round(float(kbf.TagLoss()(labels, logits)), 4)
         0.6931
     """
-
-    def __init__(self, reduction: str = "mean_with_sample_weight", **kwargs: Any) -> None:
-        super().__init__(reduction=reduction, **kwargs)
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Tensor:
         return super().__call__(*weigh_tags(y_true, y_pred, sample_weight))
@@ -73,11 +74,8 @@ class LabelAccuracy(keras.metrics.Mean):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BinaryTokenLoss(keras.losses.Loss):
+class BinaryTokenLoss(WeightedMean):
     """Binary cross-entropy of each token's logit, (batch, length); Keras' own averages over a row."""
-
-    def __init__(self, reduction: str = "mean_with_sample_weight", **kwargs: Any) -> None:
-        super().__init__(reduction=reduction, **kwargs)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return ops.binary_crossentropy(ops.cast(y_true, y_pred.dtype), y_pred, from_logits=True)

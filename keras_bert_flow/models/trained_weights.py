@@ -1,6 +1,6 @@
 """Which weights are trained: frozen layers, LoRA and quantised layers, also after saving and loading."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -25,19 +25,6 @@ def describe_frozen(model: keras.Model, inner: Sequence[keras.Model] = ()) -> di
     if model.trainable and not frozen and not weights:
         return {}
     return {FROZEN: {"model": not model.trainable, "layers": [layer.name for layer in frozen], "weights": weights}}
-
-
-def freeze(model: keras.Model, config: Mapping[str, Any] | None) -> keras.Model:
-    """Freeze the layers and weights that `describe_frozen` returned, if any, and return the model."""
-    if config:
-        if config["model"]:
-            model.trainable = False
-        for name in config["layers"]:
-            model.get_layer(name).trainable = False
-        for weight in model.weights:
-            if weight.path in config["weights"]:
-                weight.trainable = False
-    return model
 
 
 # LoRA: train low-rank matrices in addition to the projections of a frozen encoder.
@@ -71,14 +58,6 @@ def describe_lora(model: keras.Model, inner: Sequence[keras.Model] = ()) -> dict
     known = {id(layer) for other in inner for layer in list_lora_layers(other)}
     found = {layer.path: layer.describe_lora() for layer in list_lora_layers(model) if id(layer) not in known}
     return {LORA: found} if found else {}
-
-
-def restore_lora(model: keras.Model, config: Mapping[str, Any] | None) -> keras.Model:
-    """Add the LoRA that `describe_lora` returned, if any, and return the model; weights are loaded next."""
-    layers = {layer.path: layer for layer in model._flatten_layers()} if config else {}
-    for path, arguments in (config or {}).items():
-        layers[path].enable_lora(**arguments)
-    return model
 
 
 def is_lora(variable: keras.Variable) -> bool:
@@ -137,10 +116,27 @@ def describe_quantized(model: keras.Model, inner: Sequence[keras.Model] = ()) ->
     return {QUANTIZED: described} if described else {}
 
 
-def quantize(model: keras.Model, config: Mapping[str, Any] | None) -> keras.Model:
-    """Quantise the layers that `describe_quantized` returned, if any, and return the model; weights are loaded next."""
-    layers = {layer.path: layer for layer in model._flatten_layers()} if config else {}
-    for path, how in (config or {}).items():
-        options = keras.saving.deserialize_keras_object(how["config"])
-        layers[path].quantize(how["mode"], config=options)
+def restore_trained(make: Callable[..., keras.Model], config: Mapping[str, Any]) -> keras.Model:
+    """Return the model that `make` builds of a config, with its LoRA, and quantised and frozen where the config says.
+
+    Args:
+        config: arguments of `make`, and what `describe_frozen`, `describe_lora` and `describe_quantized` returned. The
+            weights are loaded next.
+    """
+    arguments = dict(config)
+    frozen, adapted, quantized = (arguments.pop(key, None) for key in (FROZEN, LORA, QUANTIZED))
+    model = make(**arguments)
+    layers = {layer.path: layer for layer in model._flatten_layers()} if adapted or quantized else {}
+    for path, options in (adapted or {}).items():
+        layers[path].enable_lora(**options)
+    for path, how in (quantized or {}).items():
+        layers[path].quantize(how["mode"], config=keras.saving.deserialize_keras_object(how["config"]))
+    if frozen:
+        if frozen["model"]:
+            model.trainable = False
+        for name in frozen["layers"]:
+            model.get_layer(name).trainable = False
+        for weight in model.weights:
+            if weight.path in frozen["weights"]:
+                weight.trainable = False
     return model

@@ -23,15 +23,10 @@ from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone, PresetModel
 from keras_bert_flow.models.defaults import OptimizerWithExclusions, list_undecayed, make_adamw
 from keras_bert_flow.models.losses import BinaryTokenLoss, DatasetLosses, LabelLoss, SquaredError
 from keras_bert_flow.models.trained_weights import (
-    FROZEN,
-    LORA,
-    QUANTIZED,
     describe_frozen,
     describe_lora,
     describe_quantized,
-    freeze,
-    quantize,
-    restore_lora,
+    restore_trained,
 )
 
 KNOWN_LOSSES = (keras.losses.SparseCategoricalCrossentropy, SquaredError, LabelLoss, BinaryTokenLoss)
@@ -49,8 +44,8 @@ def compiles_shapes(model: keras.Model) -> bool:
 class ModelWithHead(PresetModel):
     """Base class of functional models with an encoder and a head; abstract.
 
-    Concrete subclasses are final. They define the defaults of `compile()` in `make_losses_and_metrics`, and name the
-    arguments of their constructor in `saved_arguments`.
+    Concrete subclasses are final. They define the defaults of `compile()` in `default_measures`, and name the arguments
+    of their constructor in `saved_arguments`.
 
     Where it has a `preprocessor`, `fit`, `evaluate` and `predict`, and the calls for one batch, take texts in place of
     the inputs: a list, an array or a column of texts, or of pairs of texts. A model with `labels` takes their names in
@@ -60,12 +55,16 @@ class ModelWithHead(PresetModel):
         preprocessor: makes inputs of texts, as a `TextPreprocessor` does. Default: that of the model directory that the
             model or its backbone was loaded from; None for any other.
         saved_as: how it is saved in a model directory; a class without it can only be saved as `.keras`.
+        default_measures: output → what makes its default loss and its default metric; None is the only output.
+        label_rule: what the labels of the only output may be, whatever the inputs; None: not checked.
         settings: constructor arguments that are settings of pre-training.
         saved_arguments: constructor arguments besides `backbone` and `name`, attributes that `get_config` returns.
     """
 
     default_rate = 5e-5
+    default_measures: Mapping[str | None, tuple[Callable[[], keras.losses.Loss], Callable[[], keras.metrics.Metric]]]
     default_loss_weights: dict[str, float] | None = None
+    label_rule: Rule | None = None
     has_one_width = False  # whether all batches have the same width
     takes_packed_rows = False  # whether a row may hold several texts: all outputs are of tokens
     compiles_shapes = property(compiles_shapes)
@@ -126,16 +125,20 @@ class ModelWithHead(PresetModel):
         return self.backbone.list_matrices()
 
     def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        """Return the default loss and the default metrics, or a dict by output of each.
+        """Return the default loss and the default metrics, or a dict by output of each; None without any.
 
         The metrics are weighted like the loss.
         """
-        raise NotImplementedError
+        if not self.default_measures:
+            return None, None
+        losses = {output: make_loss() for output, (make_loss, _) in self.default_measures.items()}
+        metrics = {output: [make_metric()] for output, (_, make_metric) in self.default_measures.items()}
+        return losses.get(None, losses), metrics.get(None, metrics)
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         """Return the `backends.batches.Rule` of the labels of each output of the default losses, given the inputs."""
         if not isinstance(self.output, Mapping):
-            return {}
+            return {} if self.label_rule is None else {None: self.label_rule}
         return {name: class_rule(output.shape) for name, output in self.output.items() if output.shape[-1] != 1}
 
     def check_batch(self, x: Any, y: Any = None, sample_weight: Tensor | None = None) -> None:
@@ -342,9 +345,7 @@ class ModelWithHead(PresetModel):
         backbone = config["backbone"]
         if not isinstance(backbone, Backbone):
             backbone = keras.saving.deserialize_keras_object(backbone)
-        arguments = config | {"backbone": backbone}
-        frozen, adapted, quantized = (arguments.pop(key, None) for key in (FROZEN, LORA, QUANTIZED))
-        return freeze(quantize(restore_lora(cls(**arguments), adapted), quantized), frozen)
+        return restore_trained(cls, config | {"backbone": backbone})
 
 
 def _count_steps(x: Any, name: str, options: dict[str, Any]) -> None:

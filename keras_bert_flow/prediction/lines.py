@@ -198,12 +198,16 @@ def _read_waiting_lines(descriptor: int, at_once: int) -> Iterator[list[bytes]]:
 # Write text features as NumPy arrays (.npz).
 
 ARRAYS = ".npz"
+NOT_FEATURES = (
+    f"A file that ends in {ARRAYS} must be of features. Received: another kind of predictions. "
+    "Name one that ends in .jsonl, or ask --as features."
+)
 
 
 def check_arrays(path: Path, asked_as: str | None) -> None:
     """Raise ValueError for an .npz path unless features are requested."""
     if path.suffix == ARRAYS and asked_as != "features":
-        raise _not_features()
+        raise ValueError(NOT_FEATURES)
 
 
 def write_arrays(chunks: Iterable[Sequence[Prediction]], path: str | Path) -> None:
@@ -236,7 +240,7 @@ def _write_raw(chunks: Iterable[Sequence[Prediction]], raw: BinaryIO) -> tuple[l
     for predictions in chunks:
         for prediction in predictions:
             if not isinstance(prediction, dict) or "features" not in prediction:
-                raise _not_features()
+                raise ValueError(NOT_FEATURES)
             raw.write(np.ascontiguousarray(prediction["features"], dtype="<f4").tobytes())
             size = prediction["features"].shape[-1]
             lengths.append(len(prediction["tokens"]))
@@ -244,13 +248,6 @@ def _write_raw(chunks: Iterable[Sequence[Prediction]], raw: BinaryIO) -> tuple[l
     if not lengths:
         raise ValueError("There must be a text to make features of. Received: none. Give one a line.")
     return lengths, tokens, size
-
-
-def _not_features() -> ValueError:
-    return ValueError(
-        f"A file that ends in {ARRAYS} must be of features. Received: another kind of predictions. "
-        "Name one that ends in .jsonl, or ask --as features."
-    )
 
 
 # Check the index folders of `kbf search`.

@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
@@ -79,6 +80,7 @@ def file_digest(path: str | Path) -> str:
         return _find_digest(os.fstat(file.fileno()), lambda: hashlib.file_digest(file, "sha256"))
 
 
+@dataclass(eq=False, repr=False)
 class OpenedFiles:
     """Files that are opened once and memory-mapped, so that the bytes that are digested are those that are read.
 
@@ -88,12 +90,11 @@ class OpenedFiles:
         passing: suffixes of files that are closed again once they are digested, as there may be thousands of them.
     """
 
-    def __init__(self, passing: tuple[str, ...] = ()) -> None:
-        self._passing = passing
-        self._opened: dict[str, tuple[os.stat_result, mmap.mmap | bytes]] = {}
+    passing: tuple[str, ...] = ()
+    _opened: dict[str, tuple[os.stat_result, mmap.mmap | bytes]] = field(init=False, default_factory=dict)
 
     def __reduce__(self):
-        return OpenedFiles, (self._passing,)
+        return OpenedFiles, (self.passing,)
 
     def map(self, path: str | Path) -> mmap.mmap | bytes:
         """Return the content of a file."""
@@ -111,7 +112,7 @@ class OpenedFiles:
 
     def digest(self, path: str | Path) -> str:
         """Return the sha256 of a file, cached as by `file_digest`."""
-        if os.fspath(path).endswith(self._passing):
+        if os.fspath(path).endswith(self.passing):
             return file_digest(path)
         content = self.map(path)
         status, _ = self._opened[os.path.realpath(path)]

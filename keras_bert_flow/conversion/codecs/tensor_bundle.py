@@ -365,7 +365,14 @@ def write_bundle(prefix: str | Path, tensors: Mapping[str, np.ndarray]) -> None:
             array = np.asarray(tensors[name])
             data = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
             file.write(data)
-            entries[name.encode()] = _write_entry(array, place, data)
+            sizes = b"".join(write_field(2, BYTES, write_field(1, VARINT, write_varint(size))) for size in array.shape)
+            integers = {1: _NUMBERS[array.dtype.newbyteorder("<")], 4: place, 5: len(data)}
+            fields = {
+                field: write_field(field, VARINT, write_varint(value)) for field, value in integers.items() if value
+            }
+            fields[2] = write_field(2, BYTES, sizes)
+            fields[6] = write_field(6, FIXED32, _CHECKSUM.pack(masked_crc(data)))
+            entries[name.encode()] = b"".join(fields[number] for number in sorted(fields))
             place += len(data)
     write_table(Path(f"{prefix}{INDEX_SUFFIX}"), entries)
 
@@ -391,7 +398,13 @@ def _read_header(message: bytes | None) -> int:
 def _read_entry(message: bytes) -> _Entry:
     fields = _read_message(message)
     checksums = fields.get(6, [b"\0" * _CHECKSUM.size])
-    slices = tuple(_read_slice(value) for value in fields.get(7, ()))
+    slices = tuple(
+        tuple(
+            (_read_integer(extent, 1), _read_integer(extent, 2) if 2 in extent else -1)
+            for extent in map(_read_message, _read_message(value).get(1, ()))
+        )
+        for value in fields.get(7, ())
+    )
     shape = [_read_integer(_read_message(size), 1) for size in _read_message(*fields.get(2, [b""])[-1:]).get(2, ())]
     return _Entry(
         _read_integer(fields, 1),
@@ -402,14 +415,6 @@ def _read_entry(message: bytes) -> _Entry:
         _CHECKSUM.unpack(checksums[-1])[0],
         slices,
     )
-
-
-def _read_slice(message: bytes) -> Extents:
-    extents = []
-    for value in _read_message(message).get(1, ()):
-        fields = _read_message(value)
-        extents.append((_read_integer(fields, 1), _read_integer(fields, 2) if 2 in fields else -1))
-    return tuple(extents)
 
 
 def _read_message(data: bytes) -> dict[int, list[bytes]]:
@@ -435,8 +440,16 @@ def _find_places(entries: Mapping[bytes, _Entry], sizes: list[int]) -> dict[str,
         place = _join_parts(key, entry, entries) if entry.slices else _Place(entry.dtype, entry.shape, (entry,))
         if place is None:
             raise ValueError(f"the parts of {abridge(ascii(name))} do not make a whole along one axis")
-        if not all(_is_there(part, sizes) for part in place.parts):
-            raise ValueError(f"{abridge(ascii(name))} is not where it should be, or of another size")
+        for part in place.parts:
+            is_there = (
+                len(part.shape) <= MAX_RANK
+                and min(part.shape, default=0) >= 0
+                and 0 <= part.shard < len(sizes)
+                and part.size == math.prod(part.shape) * _DTYPES[part.dtype].itemsize
+                and 0 <= part.start <= sizes[part.shard] - part.size
+            )
+            if not is_there:
+                raise ValueError(f"{abridge(ascii(name))} is not where it should be, or of another size")
         places[name] = place
     return places
 
@@ -463,22 +476,3 @@ def _join_parts(key: bytes, entry: _Entry, entries: Mapping[bytes, _Entry]) -> _
         parts.append(part)
         end += length
     return _Place(entry.dtype, entry.shape, tuple(parts), axis) if end == (*entry.shape, 1)[axis] else None
-
-
-def _is_there(part: _Entry, sizes: list[int]) -> bool:
-    return (
-        len(part.shape) <= MAX_RANK
-        and min(part.shape, default=0) >= 0
-        and 0 <= part.shard < len(sizes)
-        and part.size == math.prod(part.shape) * _DTYPES[part.dtype].itemsize
-        and 0 <= part.start <= sizes[part.shard] - part.size
-    )
-
-
-def _write_entry(array: np.ndarray, place: int, data: bytes) -> bytes:
-    sizes = b"".join(write_field(2, BYTES, write_field(1, VARINT, write_varint(size))) for size in array.shape)
-    integers = {1: _NUMBERS[array.dtype.newbyteorder("<")], 4: place, 5: len(data)}
-    written = {number: write_field(number, VARINT, write_varint(value)) for number, value in integers.items() if value}
-    written[2] = write_field(2, BYTES, sizes)
-    written[6] = write_field(6, FIXED32, _CHECKSUM.pack(masked_crc(data)))
-    return b"".join(written[number] for number in sorted(written))

@@ -90,15 +90,17 @@ class Format(ABC):
 
     Attributes:
         title: its name in messages.
+        weights: files of weights, of which a folder of this format has one beside its `config.json`.
         dtypes: dtypes that it can hold, the usual one first.
     """
 
     title: str
+    weights: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("float32",)
 
-    @abstractmethod
     def recognise(self, path: Path) -> bool:
         """Return whether a path is of this format, judging by its file names."""
+        return (path / "config.json").is_file() and any((path / name).is_file() for name in self.weights)
 
     @abstractmethod
     def read(self, path: Path, cased: bool | None) -> Checkpoint:
@@ -119,8 +121,7 @@ class Format(ABC):
             ValueError: the format cannot hold it.
         """
 
-    @abstractmethod
-    def check(self, checkpoint: Checkpoint) -> None:
+    def check(self, checkpoint: Checkpoint) -> None:  # noqa: B027  # a format that holds every model has nothing to do
         """Raise ValueError unless the format can hold a model."""
 
 

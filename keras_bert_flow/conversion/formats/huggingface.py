@@ -43,10 +43,8 @@ class HuggingFace(Format):
     """Model directories as written by `transformers` and this package."""
 
     title = "Hugging Face"
+    weights = (FILE, INDEX, PICKLE)
     dtypes = ("float32", "bfloat16", "float16")
-
-    def recognise(self, path: Path) -> bool:
-        return (path / CONFIG).is_file() and any((path / name).is_file() for name in (FILE, INDEX, PICKLE))
 
     def read(self, path: Path, cased: bool | None) -> Checkpoint:
         directory = ModelDirectory(path)
@@ -58,9 +56,6 @@ class HuggingFace(Format):
             {name: path / name for name in COMPANIONS if (path / name).is_file()},
             directory.remarks,
         )
-
-    def check(self, checkpoint: Checkpoint) -> None:
-        """Accept every model: whatever was read can be written."""
 
     def write(self, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[str, ...]:
         config = dict(checkpoint.config)

@@ -100,10 +100,8 @@ class KerasHub(Format):
     """KerasHub presets."""
 
     title = "KerasHub"
+    weights = (MODEL_WEIGHTS, SHARDED)
     dtypes = ("float32", "bfloat16", "float16")
-
-    def recognise(self, path: Path) -> bool:
-        return (path / CONFIG).is_file() and any((path / name).is_file() for name in (MODEL_WEIGHTS, SHARDED))
 
     def read(self, path: Path, cased: bool | None) -> Checkpoint:
         if (path / SHARDED).is_file():
@@ -127,15 +125,23 @@ class KerasHub(Format):
             copy_files({**checkpoint.tokenizer, **checkpoint.companions}, source)
             tokenizer = write_tokenizer(found.hub, source, folder)
             pooling = read_sentence_files(source) if found.task == EMBEDDER else {}
-            length = _choose_length(found, source)
+            task = read_json(source / TASK) if (source / TASK).is_file() else {}
+            settings = read_json(source / SETTINGS) if (source / SETTINGS).is_file() else {}
+            lengths = (read_max_tokens(source), task.get("sequence_length"), settings.get("model_max_length"))
         sizes = {theirs: getattr(found.shape, ours) for ours, theirs in found.hub.settings.items()}
         backbone = serialise(found.hub, BACKBONE, sizes | dict(found.hub.options), dtype)
         objects = {CONFIG: backbone, FAST_TOKENIZER: tokenizer}
         if found.task:
-            objects[PREPROCESSOR] = _make_preprocessor(found, found.task, tokenizer, length)
+            preprocessor = None
+            if tokenizer is not None:
+                known = [length for length in lengths if type(length) is int and length > 2]
+                fields: dict[str, Any] = {"tokenizer": tokenizer, "config_file": PREPROCESSOR}
+                fields |= {"sequence_length": min([found.shape.max_positions, *known]), "truncate": "round_robin"}
+                fields |= MASKING if found.task == MASKED_LM else {}
+                preprocessor = serialise(found.hub, PREPROCESSORS[found.task], fields)
             options = _describe_task(found, checkpoint.config, pooling)
-            fields = {"backbone": backbone, "preprocessor": objects[PREPROCESSOR], **options}
-            objects[TASK] = serialise(found.hub, found.task, fields)
+            fields = {"backbone": backbone, "preprocessor": preprocessor, **options}
+            objects |= {PREPROCESSOR: preprocessor, TASK: serialise(found.hub, found.task, fields)}
         for name, content in objects.items():
             if content is not None:
                 write_json(folder / name, content)
@@ -159,22 +165,6 @@ def _make_sentence_files(hidden_dim: int, max_tokens: int, **pooling: Any) -> di
         write_sentence_files(Path(folder), hidden_dim, max_tokens=max_tokens, **pooling)
         files = [path for path in Path(folder).rglob("*") if path.is_file()]
         return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def _choose_length(found: Fit, source: Path) -> int:
-    """Return the preprocessor's maximum length in tokens, at most the model's number of positions."""
-    task = read_json(source / TASK) if (source / TASK).is_file() else {}
-    settings = read_json(source / SETTINGS) if (source / SETTINGS).is_file() else {}
-    lengths = (read_max_tokens(source), task.get("sequence_length"), settings.get("model_max_length"))
-    return min([found.shape.max_positions, *(length for length in lengths if type(length) is int and length > 2)])
-
-
-def _make_preprocessor(found: Fit, task: str, tokenizer: dict[str, Any] | None, length: int) -> dict[str, Any] | None:
-    if tokenizer is None:
-        return None
-    fields = {"tokenizer": tokenizer, "config_file": PREPROCESSOR, "sequence_length": length, "truncate": "round_robin"}
-    fields |= MASKING if task == MASKED_LM else {}
-    return serialise(found.hub, PREPROCESSORS[task], fields)
 
 
 def _describe_task(found: Fit, config: Mapping[str, Any], pooling: Mapping[str, Any]) -> dict[str, Any]:

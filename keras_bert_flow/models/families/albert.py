@@ -29,6 +29,7 @@ class AlbertShape(EncoderShape):
     embedding_dim: int = 128
     num_groups: int = 1
     sharing: str = "all"
+    projects_embeddings = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,10 +50,6 @@ class AlbertShape(EncoderShape):
     @property
     def shared_parts(self) -> tuple[str, ...]:  # type: ignore[override]  # a constant of the other families
         return SHARED_PARTS[self.sharing]
-
-    @property
-    def projects_embeddings(self) -> bool:
-        return True
 
     @property
     def num_blocks(self) -> int:

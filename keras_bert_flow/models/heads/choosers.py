@@ -34,6 +34,7 @@ class MultipleChoice(ModelWithHead):
 
     saved_as = SavedAs("ForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1))
     saved_arguments = ("dropout_rate",)
+    default_measures = {None: (token_loss, token_accuracy)}
 
     def __init__(self, backbone: Backbone, dropout_rate: float = 0.1, name: str = "multiple_choice") -> None:
         require_pooler(backbone)
@@ -44,9 +45,6 @@ class MultipleChoice(ModelWithHead):
         scores = ChoiceScores(dtype="float32", name="choice_scores")(logits, inputs["padding_mask"])
         super().__init__(backbone, inputs, scores, name)
         self.dropout_rate = dropout_rate
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return token_loss(), [token_accuracy()]
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         mask = as_host_array(x.get("padding_mask"))
@@ -80,7 +78,7 @@ class QuestionAnswerer(ModelWithHead):
     """
 
     saved_as = SavedAs("ForQuestionAnswering", "question answerer", SPAN_HEAD, use_pooler=False, outputs=(2, 2))
-
+    default_measures = {"start": (token_loss, token_accuracy), "end": (token_loss, token_accuracy)}
     default_loss_weights = {"start": 0.5, "end": 0.5}
 
     def __init__(self, backbone: Backbone, name: str = "question_answerer") -> None:
@@ -89,9 +87,6 @@ class QuestionAnswerer(ModelWithHead):
         logits = project(backbone, encode(backbone, inputs)["sequence_output"], 2, "span")
         scores = SpanScores(dtype="float32", name="span_scores")(logits, inputs["padding_mask"])
         super().__init__(backbone, inputs, scores, name)
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return {"start": token_loss(), "end": token_loss()}, {"start": [token_accuracy()], "end": [token_accuracy()]}
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         mask = as_host_array(x.get("padding_mask"))

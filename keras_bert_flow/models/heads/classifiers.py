@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
 
 import keras
 
@@ -100,6 +100,7 @@ class TokenClassifier(ModelWithClasses):
     """
 
     saved_as = SavedAs("ForTokenClassification", "token classifier", CLASSIFIER_HEAD, use_pooler=False, options=CLASSES)
+    default_measures = {None: (TagLoss, partial(TagAccuracy, name="accuracy"))}
     takes_packed_rows = True
 
     def __init__(
@@ -114,13 +115,8 @@ class TokenClassifier(ModelWithClasses):
         inputs = make_inputs()
         sequence = encode(backbone, inputs)["sequence_output"]
         super().__init__(backbone, inputs, sequence, num_classes, dropout_rate, labels, name)
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return TagLoss(), [TagAccuracy(name="accuracy")]
-
-    def make_rules(self, x: Any) -> dict[str | None, Rule]:
         remedy = f"Number the {self.num_classes:,} tags from 0; a token without one has -100."
-        return {None: Rule("token labels", None, self.num_classes - 1, remedy)}  # a label below 0 is none
+        self.label_rule = Rule("token labels", None, self.num_classes - 1, remedy)  # a label below 0 is none
 
 
 # Pooling of a text into the vector from which its head predicts.
@@ -214,6 +210,7 @@ class TextClassifier(ModelWithClasses):
         problem_type="single_label_classification",
         options=CLASSES + TEXT_POOLING,
     )
+    default_measures = {None: (token_loss, token_accuracy)}
     saved_arguments = (*ModelWithClasses.saved_arguments, "pooling")
 
     def __init__(
@@ -230,12 +227,7 @@ class TextClassifier(ModelWithClasses):
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
         self.saved_as = with_pooling(self.saved_as, pooling)
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return token_loss(), [token_accuracy()]
-
-    def make_rules(self, x: Any) -> dict[str | None, Rule]:
-        return {None: class_rule(self.output.shape)}
+        self.label_rule = class_rule(self.output.shape)
 
 
 # Multi-label text classification.
@@ -271,6 +263,8 @@ class MultiLabelClassifier(ModelWithClasses):
         problem_type="multi_label_classification",
         options=CLASSES + TEXT_POOLING,
     )
+    default_measures = {None: (LabelLoss, partial(LabelAccuracy, name="accuracy"))}
+    label_rule = Rule("labels", 0, 1, "Give each text a 0 or a 1 for each label.", is_whole=False)
     least_classes = 1
     saved_arguments = (*ModelWithClasses.saved_arguments, "pooling")
 
@@ -288,12 +282,6 @@ class MultiLabelClassifier(ModelWithClasses):
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
         self.saved_as = with_pooling(self.saved_as, pooling)
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return LabelLoss(), [LabelAccuracy(name="accuracy")]
-
-    def make_rules(self, x: Any) -> dict[str | None, Rule]:
-        return {None: Rule("labels", 0, 1, "Give each text a 0 or a 1 for each label.", is_whole=False)}
 
 
 # Text regression.
@@ -328,6 +316,8 @@ class TextRegressor(ModelWithHead):
         problem_type="regression",
         options=TEXT_POOLING,
     )
+    default_measures = {None: (SquaredError, keras.metrics.RootMeanSquaredError)}
+    label_rule = Rule("numbers", None, None, "Correct or leave out the row.", is_whole=False)
     saved_arguments = ("dropout_rate", "pooling")
 
     def __init__(
@@ -340,9 +330,3 @@ class TextRegressor(ModelWithHead):
         self.dropout_rate = dropout_rate
         self.pooling = pooling
         self.saved_as = with_pooling(self.saved_as, pooling)
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return SquaredError(), [keras.metrics.RootMeanSquaredError()]
-
-    def make_rules(self, x: Any) -> dict[str | None, Rule]:
-        return {None: Rule("numbers", None, None, "Correct or leave out the row.", is_whole=False)}

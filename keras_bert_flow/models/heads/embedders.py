@@ -39,6 +39,7 @@ class TextEmbedder(ModelWithHead):
     """
 
     saved_as = SavedAs("Model", "embedder", use_pooler=False, options=POOLING)
+    default_measures = {}
     saved_arguments = POOLING
 
     def __init__(
@@ -50,9 +51,6 @@ class TextEmbedder(ModelWithHead):
         super().__init__(backbone, inputs, vectors, name)
         self.pooling = pooling
         self.normalize = normalize
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return None, None
 
 
 def embed(backbone: Backbone, inputs: Mapping[str, Tensor], pooling: str, normalize: bool) -> Tensor:
@@ -118,6 +116,9 @@ class PairEmbedder(ModelWithHead):
         vectors = embed(backbone, {key: merge(value) for key, value in inputs.items()}, pooling, normalize)
         vectors = SplitTexts(dtype="float32", name="split_texts")(vectors, inputs["padding_mask"])
         super().__init__(backbone, inputs, vectors, name)
+        if objective == COSINE:
+            remedy = "Divide the scores of the table by the highest one."
+            self.label_rule = Rule("cosines", -1, 1, remedy, is_whole=False)
         self.objective = objective
         self.scale = scale
         self.pooling = pooling
@@ -131,10 +132,6 @@ class PairEmbedder(ModelWithHead):
         if self.objective == COSINE:
             return CosineLoss(), [CosineError(name="root_mean_squared_error")]
         return ContrastiveLoss(self.scale), [ContrastiveAccuracy(name="accuracy")]
-
-    def make_rules(self, x: Any) -> dict[str | None, Rule]:
-        remedy = "Divide the scores of the table by the highest one."
-        return {None: Rule("cosines", -1, 1, remedy, is_whole=False)} if self.objective == COSINE else {}
 
     def compute_loss(
         self,

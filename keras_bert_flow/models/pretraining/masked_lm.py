@@ -1,7 +1,6 @@
 """Masked language models: for pre-training, with BERT's next-sentence prediction, and to score and predict tokens."""
 
 from dataclasses import replace
-from typing import Any
 
 import keras
 from keras import ops
@@ -77,6 +76,7 @@ class MaskedLM(ModelWithHead):
     """
 
     saved_as = SavedAs("ForMaskedLM", "masked LM", MASKED_LM_HEAD, use_pooler=False, is_of_task=False)
+    default_measures = {"mlm": (token_loss, token_accuracy)}
     takes_packed_rows = True
     default_rate = 1e-4
     has_one_width = True
@@ -91,9 +91,6 @@ class MaskedLM(ModelWithHead):
         self.tie_weights = tie_weights
         if not tie_weights:
             self.saved_as = replace(self.saved_as, head=self.saved_as.head | MASKED_LM_TABLE)
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return {"mlm": token_loss()}, {"mlm": [token_accuracy()]}
 
 
 # BERT pre-training: the encoder with a masked-LM head and a sentence-pair head.
@@ -126,6 +123,7 @@ class BertPretrainer(ModelWithHead):
     """
 
     saved_as = SavedAs("ForPreTraining", "pre-trainer", MASKED_LM_HEAD | PAIRS_HEAD, is_of_task=False)
+    default_measures = {"mlm": (token_loss, token_accuracy), "nsp": (token_loss, token_accuracy)}
     default_rate = 1e-4
     has_one_width = True
     saved_arguments = ("tie_weights",)
@@ -141,9 +139,6 @@ class BertPretrainer(ModelWithHead):
         self.tie_weights = tie_weights
         if not tie_weights:
             self.saved_as = replace(self.saved_as, head=self.saved_as.head | MASKED_LM_TABLE)
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return {"mlm": token_loss(), "nsp": token_loss()}, {"mlm": [token_accuracy()], "nsp": [token_accuracy()]}
 
 
 # Models with the weights of a masked LM, for its predictions.

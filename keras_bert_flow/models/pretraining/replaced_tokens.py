@@ -1,6 +1,6 @@
 """Replaced token detection (ELECTRA): detect which tokens a small masked LM has replaced."""
 
-from typing import Any
+from functools import partial
 
 import keras
 
@@ -40,6 +40,7 @@ class ReplacedTokenDetector(ModelWithHead):
     """
 
     saved_as = SAVED_AS
+    default_measures = {None: (BinaryTokenLoss, partial(BinaryTokenAccuracy, name="accuracy"))}
     takes_packed_rows = True
     default_rate = 1e-4
 
@@ -60,9 +61,6 @@ class ReplacedTokenDetector(ModelWithHead):
         )(encode(backbone, inputs)["sequence_output"])
         logits = project(backbone, hidden, 1, "replaced", truncated_normal)
         super().__init__(backbone, inputs, logits[..., 0], name)
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return BinaryTokenLoss(), [BinaryTokenAccuracy(name="accuracy")]
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -95,6 +93,7 @@ class ReplacedTokenPretrainer(ModelWithHead):
     """
 
     saved_as = SAVED_AS
+    default_measures = {"mlm": (token_loss, token_accuracy), "rtd": (token_loss, token_accuracy)}
     takes_packed_rows = True
     default_rate = 5e-4
     has_one_width = True
@@ -141,6 +140,3 @@ class ReplacedTokenPretrainer(ModelWithHead):
         return super().list_matrices() | {
             path: heads for block in self.generator_blocks for path, heads in block.list_matrices().items()
         }
-
-    def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return {"mlm": token_loss(), "rtd": token_loss()}, {"mlm": [token_accuracy()], "rtd": [token_accuracy()]}

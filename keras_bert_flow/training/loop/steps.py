@@ -73,6 +73,8 @@ class StepFollower(keras.callbacks.CallbackList):
     def on_train_begin(self, logs=None):
         pass
 
+    on_train_end = on_train_begin
+
     def on_epoch_begin(self, epoch, logs=None):
         saved = self.interval.metrics
         if not saved or (self._cluster.computes_apart and not self._cluster.is_first):
@@ -120,9 +122,6 @@ class StepFollower(keras.callbacks.CallbackList):
         self.interval.metrics = [read_variable(variable).tolist() for variable in variables]
         if not any(self.interval.metrics[:2]):  # sum and count of the loss: every step was skipped
             self.interval.logs = {}
-
-    def on_train_end(self, logs=None):
-        pass
 
 
 # Exclude steps with NaN or infinity from the mean metrics.
