@@ -10,6 +10,7 @@ and continues in the next sequence.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -47,34 +48,32 @@ class MaskedTokens(Objective):
 
     def estimate_instances(self, sequence_length: int, short_fraction: float) -> Estimate:
         room = sequence_length - SPECIAL_TOKENS
-
-        def estimate(sentences: int, tokens: int) -> int:
-            return int(1000 * ((tokens + 1) / room + PADDED_PER_DOCUMENT)) + 1  # [SEP] after a document
-
-        return estimate
+        # One more token for the [SEP] after a document
+        return lambda sentences, tokens: int(1000 * ((tokens + 1) / room + PADDED_PER_DOCUMENT)) + 1
 
 
+@dataclass(frozen=True)
 class Distillation(MaskedTokens):
     """Masked tokens that a teacher model predicts as well: batches for a student, from records of any objective.
 
     Only the masked tokens of the records are used. The outputs `soft` and `hidden` of the model are losses that do not
     depend on labels, which are 0.
 
-    Args:
+    Attributes:
         has_soft_targets, has_hidden_states: whether the model has these outputs.
     Source: Sanh et al. 2019 (DistilBERT), section 3; arXiv:1910.01108.
     """
 
     has_words_head = False
 
-    def __init__(self, has_soft_targets: bool = True, has_hidden_states: bool = True):
-        self._has_soft_targets, self._has_hidden_states = has_soft_targets, has_hidden_states
+    has_soft_targets: bool = True
+    has_hidden_states: bool = True
 
     def make_batch(self, features: Features) -> Batch:
         x, y, weights = super().make_batch(features)
-        if self._has_soft_targets:
+        if self.has_soft_targets:
             y, weights = y | {"soft": np.zeros_like(y["mlm"])}, weights | {"soft": weights["mlm"]}
-        if self._has_hidden_states:
+        if self.has_hidden_states:
             labels, mask = np.zeros_like(x["token_ids"]), (x["padding_mask"] > 0).astype("float32")
             y, weights = y | {"hidden": labels}, weights | {"hidden": mask}
         return x, y, weights
