@@ -155,13 +155,11 @@ def cut_record(tokens: np.ndarray, number: int, length: int, record_length: int)
     is_context[before[-1] + 1 if len(before) else 0 : after[0] if len(after) else len(text)] = True
     is_context[start:stop] = False
     token_ids = np.concatenate([tokens[:1], text[start:stop], tokens[-1:]])
-    return {
-        "input_ids": _pad(token_ids, length),
-        "input_mask": _pad(np.ones_like(token_ids), length),
-        "context_ids": _pad(text, record_length - SPECIAL_TOKENS),
-        "context_weights": _pad(is_context.astype(np.float32), record_length - SPECIAL_TOKENS),
+    context_length = record_length - SPECIAL_TOKENS
+    unpadded = {
+        "input_ids": (token_ids, length),
+        "input_mask": (np.ones_like(token_ids), length),
+        "context_ids": (text, context_length),
+        "context_weights": (is_context.astype(np.float32), context_length),
     }
-
-
-def _pad(row: np.ndarray, length: int) -> np.ndarray:
-    return np.pad(row, (0, length - len(row)))
+    return {name: np.pad(row, (0, columns - len(row))) for name, (row, columns) in unpadded.items()}

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -287,11 +286,6 @@ class LoadedTokenizer(Tokenizer):
 
     def encode_word(self, word: str) -> np.ndarray:
         return self.encode(f" {word}")
-
-    def encode_into(self, ids: array, text: str) -> int:
-        found = self.encode(text)
-        ids.extend(found.tolist())
-        return len(found)
 
     def encode_with_offsets(self, text: str) -> Offsets:
         encoding = self._encode(text)
