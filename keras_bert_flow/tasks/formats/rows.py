@@ -200,7 +200,7 @@ def pick_fields(place: str, fields: dict, columns: list[str]) -> list:
     """Return the values of the named fields of a JSON object."""
     for column in columns:
         if column not in fields:
-            raise ValueError(_missing(place, column, fields))
+            _find_column(place, column, list(fields))  # raises
     return [fields[column] for column in columns]
 
 
@@ -331,16 +331,15 @@ def _pick_columns(
 
 def _find_column(place: str, column: str, names: list[str], remedy: str = "") -> int:
     if column not in names:
-        raise ValueError(_missing(place, column, names) + remedy)
+        raise ValueError(
+            f"{place}: the table must have the columns asked for. Received: {column!r}. Columns here: "
+            f"{abridge(names)}.{remedy}"
+        )
     if names.count(column) > 1:
         raise ValueError(
             f"{place}: a column must be named once. Received: {column!r}, {names.count(column)} times. Rename one."
         )
     return names.index(column)
-
-
-def _missing(place: str, column: str, names: Iterable[str]) -> str:
-    return f"{place}: the table must have the columns asked for. Received: {column!r}. Columns here: {abridge(names)}."
 
 
 def _decode(path: str, number: int, line: bytes) -> str:
