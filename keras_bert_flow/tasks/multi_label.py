@@ -8,7 +8,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 import scipy  # its submodules are loaded when they are used
 
-from keras_bert_flow.tasks.core.metrics import SET_METRICS, count_marks, make_table, set_metrics
+from keras_bert_flow.tasks.core.metrics import SET_METRICS, Counts, make_table, set_metrics
 from keras_bert_flow.tasks.core.task import Features, Measure, Prediction
 from keras_bert_flow.tasks.core.texts import (
     TextExample,
@@ -123,7 +123,9 @@ class MultiLabel(MultiLabelSettings, TextTask):
     def tabulate(
         self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
     ) -> dict[str, dict[str, float | int]]:
-        return make_table(self.labels, count_marks(*self._pair_marks(examples, predictions)))
+        labels, answers = self._pair_marks(examples, predictions)
+        columns = (marks.sum(axis=0).tolist() for marks in (labels, answers, labels & answers))
+        return make_table(self.labels, map(Counts, *columns))
 
     def show(self, example: TextExample) -> dict[str, Any]:
         return example.inputs | {"gold": [name for name in self.labels if name in example.label]}
