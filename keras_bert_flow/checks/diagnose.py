@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -161,7 +161,7 @@ def examine_vocabulary(path: str | Path, cased: bool | None = None, rules: WordR
     pieces, is_utf8 = read_pieces(path)
     ids = {piece: number for number, piece in reversed(list(enumerate(pieces)))}
     ordinary = [piece for piece in ids if piece and piece not in SPECIAL_PIECES and not _UNUSED.fullmatch(piece)]
-    letters_of = {piece: _letters(piece) for piece in ordinary}
+    letters_of = {piece: piece.removeprefix(CONTINUATION) or piece for piece in ordinary}  # "##" itself is two letters
     folded = [  # which a cased tokenizer leaves, and an uncased one changes
         piece
         for piece, letters in letters_of.items()
@@ -194,8 +194,7 @@ def examine_vocabulary(path: str | Path, cased: bool | None = None, rules: WordR
         _judge_special(numbers["special_ids"]),
         _judge_lines(pieces),
         *_judge_coverage(numbers["continuation_pieces"], len(ordinary), len(characters), sorted(characters - alone)),
-        _judge_case(folded, cased, was_told),
-        _judge_unreachable(unreachable, len(ordinary)),
+        *_judge_use(folded, unreachable, len(ordinary), cased, was_told),
     )
     return Diagnosis(
         str(path), "vocabulary", findings, numbers, {"characters_per_piece": "characters of a piece, ## aside"}
@@ -207,7 +206,7 @@ def is_reachable(piece: str, cased: bool, rules: WordRules = PLAIN) -> bool:
 
     Pieces that a longer piece always takes the place of are not detected.
     """
-    letters = _letters(piece)
+    letters = piece.removeprefix(CONTINUATION) or piece
     # The letter before a continuation stands for the start of a word: a mark or a Han character would be separated.
     word = "a" + letters if piece.startswith(CONTINUATION) and letters else piece
     words = normalize_text(word, cased, rules.strip_accents, rules.split_han).split()
@@ -266,28 +265,30 @@ def _judge_coverage(continuations: int, pieces: int, characters: int, never_alon
     ]
 
 
-def _judge_case(folded: Sequence[str], cased: bool, was_told: bool) -> Finding:
+def _judge_use(
+    folded: Sequence[str], unreachable: Sequence[str], pieces: int, cased: bool, was_told: bool
+) -> list[Finding]:
+    """Judge whether the case fits the pieces, and how many of them no text is encoded with."""
     name = ("cased" if cased else "uncased") + ("" if was_told else ", a guess")
     value = f"{name}; {len(folded):,} pieces with capitals or accents"
     if not cased and folded:
         value += f", such as {' '.join(folded[:EXAMPLES])}"
-    if cased and not folded:
-        return judge("case", "warning", value, "Is it an uncased one? Then give --uncased, here and in training.")
-    remedy = "Give --cased if it is a cased one; else lower-case the text that it is learnt from."
-    return judge("case", "warning" if folded and not cased else "ok", value, remedy)
-
-
-def _judge_unreachable(unreachable: Sequence[str], pieces: int) -> Finding:
+    remedy = (
+        "Is it an uncased one? Then give --uncased, here and in training."
+        if cased
+        else "Give --cased if it is a cased one; else lower-case the text that it is learnt from."
+    )
     wasted = share(len(unreachable), pieces)
-    value = f"{len(unreachable):,} pieces ({percent(wasted)}) that no text is encoded with"
-    if unreachable:
-        value += f", such as {' '.join(map(ascii, unreachable[:EXAMPLES]))}"
-    remedy = "Harmless, but each is a row of weights that never learns; `kbf vocab` learns none of these."
-    return judge("unreachable", grade(wasted, 0.05), value, remedy)
-
-
-def _letters(piece: str) -> str:
-    return piece.removeprefix(CONTINUATION) or piece  # "##" itself is two characters
+    shown = f", such as {' '.join(map(ascii, unreachable[:EXAMPLES]))}" if unreachable else ""
+    return [
+        judge("case", "ok" if cased == bool(folded) else "warning", value, remedy),
+        judge(
+            "unreachable",
+            grade(wasted, 0.05),
+            f"{len(unreachable):,} pieces ({percent(wasted)}) that no text is encoded with{shown}",
+            "Harmless, but each is a row of weights that never learns; `kbf vocab` learns none of these.",
+        ),
+    ]
 
 
 # A folder of pre-training records: its files against the manifest, and a sample of their contents.
@@ -308,7 +309,12 @@ def examine_records(folder: str | Path, vocabulary_file: str | Path | None = Non
         ValueError: the given vocabulary lacks a special piece.
     """
     folder = Path(folder)
-    manifest, manifest_finding = _read_manifest(folder)
+    manifest: Manifest | None = None
+    try:
+        manifest = read_manifest(folder)
+        said = f"of {manifest.stage}, key {manifest.key}, version {manifest.version}"
+    except (FileNotFoundError, ValueError) as error:
+        said = str(error)
     files, faults = [], []
     for path in sorted(folder.glob(f"*{RECORD_SUFFIX}")):
         try:
@@ -320,7 +326,7 @@ def examine_records(folder: str | Path, vocabulary_file: str | Path | None = Non
         sum(len(file) for file in files if file.path.name.startswith(part)) for part in ("train-", "held_out-")
     )
     findings = [
-        manifest_finding,
+        judge("manifest", manifest is not None, said, _RESTORE),
         _judge_files(folder, manifest, files, faults),
         *_judge_amounts(manifest, records, train, held_out),
     ]
@@ -333,19 +339,12 @@ def examine_records(folder: str | Path, vocabulary_file: str | Path | None = Non
     }
     layout, vocabulary_finding = _find_layout(folder, manifest, vocabulary_file)
     findings.append(vocabulary_finding)
+    histograms: dict[str, str] = {}
     if layout is not None and records:
-        counts = RecordCounts(layout)
-        for file, position in walk_sample(files, sample):
-            place = f"record {position} of {file.path.name}"
-            try:
-                counts.add(file[position], place)
-            except ValueError:
-                counts.note("checksums", place)
-        counts.flush()
-        findings.append(_judge_sample(counts, records))
-        findings += judge_records(counts, manifest.counters if manifest else {}, is_whole=sample >= records)
-        numbers |= _numbers(counts)
-    histograms = {"tokens_per_record": "tokens of a record"} if "tokens_per_record" in numbers else {}
+        found, of_sample = _examine_sample(files, layout, manifest.counters if manifest else {}, sample)
+        findings += found
+        numbers |= of_sample
+        histograms = {"tokens_per_record": "tokens of a record"}
     return Diagnosis(str(folder), "records", tuple(findings), numbers, histograms)
 
 
@@ -357,15 +356,6 @@ def walk_sample(files: Sequence[_File], sample: int) -> Iterator[tuple[_File, in
         here = chosen[(chosen >= start) & (chosen < start + len(file))] - start
         yield from ((file, int(position)) for position in here)
         start += len(file)
-
-
-def _read_manifest(folder: Path) -> tuple[Manifest | None, Finding]:
-    try:
-        manifest = read_manifest(folder)
-    except (FileNotFoundError, ValueError) as error:
-        return None, judge("manifest", False, str(error), _RESTORE)
-    value = f"of {manifest.stage}, key {manifest.key}, version {manifest.version}"
-    return manifest, judge("manifest", True, value, "")
 
 
 def _judge_files(
@@ -436,21 +426,29 @@ def _find_layout(
     return layout, judge("vocabulary", len(pieces) == layout.vocabulary_size, value, _RESTORE)
 
 
-def _judge_sample(counts: RecordCounts, records: int) -> Finding:
-    damaged = counts.faults["checksums"]
-    read = counts.totals["records"] + damaged
+def _examine_sample(
+    files: Sequence[TFRecordFile], layout: Layout, counters: Mapping[str, Any], sample: int
+) -> tuple[list[Finding], dict[str, Any]]:
+    """Return the findings and the numbers of at most `sample` records; `counters` are those of the manifest."""
+    counts, records = RecordCounts(layout), sum(map(len, files))
+    for file, position in walk_sample(files, sample):
+        place = f"record {position} of {file.path.name}"
+        try:
+            counts.add(file[position], place)
+        except ValueError:
+            counts.note("checksums", place)
+    counts.flush()
+    totals, damaged = counts.totals, counts.faults["checksums"]
+    read = totals["records"] + damaged
     value = f"all {records:,} read" if read == records else f"{read:,} of {records:,} read, evenly spread"
     if damaged:
         value += f", {damaged:,} of them damaged, first {counts.first_fault['checksums']}"
-    return judge("checksums", not damaged, value, _RESTORE)
-
-
-def _numbers(counts: RecordCounts) -> dict:
-    totals, damaged = counts.totals, counts.faults["checksums"]
-    return {
+    findings = [judge("checksums", not damaged, value, _RESTORE)]
+    findings += judge_records(counts, counters, is_whole=sample >= records)
+    return findings, {
         "objective": counts.layout.objective,
         "mask_unit": counts.layout.mask_unit,
-        "records_read": totals["records"] + damaged,
+        "records_read": read,
         "records_damaged": damaged,
         "records_faulty": {fault: counts.faults[fault] for fault in FAULTS},
         "tokens": totals["tokens"],

@@ -81,6 +81,9 @@ def look_at_corpus(files: Sequence[str]) -> CorpusLook:
         )
     lines = [line for document in documents for line in document.sentences]
     letters = Counter(character for line in lines for character in line if character.isalpha())
+    scripts: Counter = Counter()
+    for character, count in letters.items():  # by the first words of their Unicode names
+        scripts[unicodedata.name(character, "?").split()[0]] += count
     sentences = sum(len(split_sentences(line)) for line in lines)
     counts = CorpusCounts(cased=False)
     is_cut = sentences < SENTENCES_OF_A_PARAGRAPH * len(lines)
@@ -94,7 +97,7 @@ def look_at_corpus(files: Sequence[str]) -> CorpusLook:
         line_words=counts.words.total / len(lines),
         document_lines=len(lines) / len(documents),
         characters=len({character for line in lines for character in line}),
-        scripts=_name_scripts(letters),
+        scripts=tuple((name, count / scripts.total()) for name, count in scripts.most_common(3)),
         lines="sentences" if is_cut else "paragraphs",
         text_field=field,
         counts=counts,
@@ -110,15 +113,6 @@ def _find_field(files: Sequence[str]) -> str:
     for _, fields in islice(read_objects(Path(path)), 100):
         lengths.update({name: len(value) for name, value in fields.items() if isinstance(value, str)})
     return "text" if "text" in lengths or not lengths else lengths.most_common(1)[0][0]
-
-
-def _name_scripts(letters: Counter) -> tuple[tuple[str, float], ...]:
-    """Return the scripts of letters, by the first word of their Unicode names, with their shares."""
-    scripts: Counter = Counter()
-    for character, count in letters.items():
-        scripts[unicodedata.name(character, "?").split()[0]] += count
-    total = scripts.total()
-    return tuple((name, count / total) for name, count in scripts.most_common(3))
 
 
 # Choose the size of a model and the length of its training to fit a time budget on this processor.

@@ -51,6 +51,7 @@ class Column:
         first_blank: the index of the first value that is null, NaN or blank.
         has_lists: whether a value is a list.
         numbers: the values of a numeric column as floats, infinite beyond their range; empty for other columns.
+        has_fractions: whether a number is not whole.
         words, characters: mean number of each in a text.
         is_text: whether it is a column of texts.
     """
@@ -62,13 +63,10 @@ class Column:
     first_blank: int | None
     has_lists: bool
     numbers: Sequence[float]
+    has_fractions: bool
     words: float
     characters: float
     is_text: bool
-
-    @property
-    def has_fractions(self) -> bool:
-        return any(math.isfinite(number) and number % 1 for number in self.numbers)
 
 
 def look_at_column(name: str, values: Iterable[Any]) -> Column:
@@ -83,6 +81,7 @@ def look_at_column(name: str, values: Iterable[Any]) -> Column:
         if isinstance(value, int | float | str)
     ]
     is_numeric = len(digits) == len(values) and all(map(NUMBER.fullmatch, digits))
+    numbers = [float(digit) for digit in digits] if is_numeric else ()
     words = sum(len(text.split()) for text in spelt) / max(1, len(values))
     characters = sum(map(len, spelt)) / max(1, len(values))
     distinct, has_lists = len({*spelt}), any(isinstance(value, list) for value in values)
@@ -94,7 +93,8 @@ def look_at_column(name: str, values: Iterable[Any]) -> Column:
         distinct=distinct,
         first_blank=next(blanks, None),
         has_lists=has_lists,
-        numbers=[float(digit) for digit in digits] if is_numeric else (),
+        numbers=numbers,
+        has_fractions=any(math.isfinite(number) and number % 1 for number in numbers),
         words=words,
         characters=characters,
         is_text=is_long and not is_numeric and not has_lists and distinct > 1,
@@ -309,7 +309,11 @@ def _find_label(table: Table) -> Column | None:
         ValueError: a column is named `label`, or has no rival and another name of labels, but cannot be one.
     """
     named = [column for name in LABEL_NAMES if (column := table.find(name))]
-    usable = [column for column in named if column.distinct > 1 and _is_filled(column)]
+    usable = [  # each row has a label, but for a text that may have none of several
+        column
+        for column in named
+        if column.distinct > 1 and (column.first_blank is None or _find_separator(column) is not None)
+    ]
     if usable and usable[0].name.lower() == LABEL_NAMES[0]:
         return usable[0]
     _require_readable(table.path, table.unread, LABEL_NAMES[:1])
@@ -334,11 +338,6 @@ def _find_label(table: Table) -> Column | None:
     return next(iter(lists + fractions), None)
 
 
-def _is_filled(column: Column) -> bool:
-    """Return whether each row has a label; a text may have none of several."""
-    return column.first_blank is None or _find_separator(column) is not None
-
-
 def _require_readable(path: str, columns: Sequence[str], names: Sequence[str] = (), num_texts: int = 0) -> None:
     """Raise ValueError for the first of some columns of a .parquet if its type is not one of a task.
 
@@ -352,7 +351,7 @@ def _require_readable(path: str, columns: Sequence[str], names: Sequence[str] = 
 
 def _require_labels(table: Table, column: Column) -> None:
     """Raise the error of reading a column of labels with a blank or a single class."""
-    if not _is_filled(column) and column.first_blank is not None:
+    if column.first_blank is not None and _find_separator(column) is None:
         place = f"{table.path}, row {table.rows[column.first_blank]}"
         require_text(place, column.name, column.values[column.first_blank])
     class_names(column.spelt, f"{table.path}, column {column.name!r}")

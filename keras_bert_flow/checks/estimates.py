@@ -107,7 +107,7 @@ def measure_bytes(corpus: CorpusConfig, files: Sequence[str]) -> float:
     total = 0.0
     for suffix in (*PACKED_SUFFIXES, PARQUET, ""):
         found = [path for path in sizes if path.endswith(suffix)]
-        packed = sum(sizes.pop(path) for path in found)
+        size = sum(sizes.pop(path) for path in found)
         if suffix == PARQUET:
             for path in found:
                 try:
@@ -117,20 +117,15 @@ def measure_bytes(corpus: CorpusConfig, files: Sequence[str]) -> float:
                 except DAMAGED_ERRORS:
                     total += Path(path).stat().st_size
         elif found and suffix:
-            total += packed * _find_ratio(max(found, key=lambda path: Path(path).stat().st_size), suffix)
+            unpacked, largest = 0, max(found, key=lambda path: Path(path).stat().st_size)
+            with open_packed(largest) as packed, unpack(packed, suffix) as file:
+                with suppress(*DAMAGED_ERRORS):  # up to the damage
+                    while unpacked < PACKED_SAMPLE_BYTES and (piece := file.read(1 << 16)):
+                        unpacked += len(piece)
+                total += size * (unpacked / max(1, packed.tell()))
         else:
-            total += packed
+            total += size
     return total
-
-
-def _find_ratio(path: str, suffix: str) -> float:
-    """Return the number of uncompressed bytes per compressed byte, up to where the file is damaged."""
-    unpacked = 0
-    with open_packed(path) as packed, unpack(packed, suffix) as file:
-        with suppress(*DAMAGED_ERRORS):
-            while unpacked < PACKED_SAMPLE_BYTES and (piece := file.read(1 << 16)):
-                unpacked += len(piece)
-        return unpacked / max(1, packed.tell())
 
 
 MATRIX_WIDTH = 1024  # of the timed matrix product

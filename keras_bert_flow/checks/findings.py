@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -137,12 +137,14 @@ SIGMAS = 5.0  # a range is exceeded by chance once in 1.7 million
 MOST_REMEMBERED = 500_000  # digests, about 60 MB
 
 
+@dataclass
 class Lengths:
     """Histogram of lengths in buckets of doubling width: 0, 1, 2, 3 to 4, 5 to 8 and so on."""
 
-    def __init__(self):
-        self._buckets: Counter = Counter()
-        self.count = self.total = self.longest = 0
+    count: int = field(init=False, default=0)
+    total: int = field(init=False, default=0)
+    longest: int = field(init=False, default=0)
+    _buckets: Counter = field(init=False, default_factory=Counter)
 
     def add(self, length: int) -> None:
         self._buckets[(length - 1).bit_length() if length else -1] += 1
@@ -161,6 +163,7 @@ class Lengths:
         return rows
 
 
+@dataclass
 class Repeats:
     """Share of repeated items: exact up to `limit` different ones, then an estimate.
 
@@ -169,17 +172,16 @@ class Repeats:
     Flajolet 1990, "On adaptive sampling".
     """
 
-    def __init__(self, limit: int = MOST_REMEMBERED):
-        self._limit = limit
-        self._counts: dict[int, int] = {}
-        self._step = 1
+    limit: int = MOST_REMEMBERED
+    _counts: dict[int, int] = field(init=False, default_factory=dict)
+    _step: int = field(init=False, default=1)
 
     def add(self, item: bytes) -> None:
         digest = int.from_bytes(hashlib.blake2b(item, digest_size=8).digest(), "little")
         if digest % self._step:
             return
         self._counts[digest] = self._counts.get(digest, 0) + 1
-        while len(self._counts) > self._limit:
+        while len(self._counts) > self.limit:
             self._step *= 2
             self._counts = {kept: count for kept, count in self._counts.items() if kept % self._step == 0}
 

@@ -190,11 +190,12 @@ class RecordCounts:
         }
         self.totals.update({name: int(number) for name, number in totals.items()})
         self._count_predictions(ids[rows, chosen], originals[rows, chosen], rows, chosen, lengths)
+        has_special_tokens, has_segments = self._check_texts(originals, batch["segment_ids"], lengths)
         wrong = {
             "ids": outside[0].any(1) | outside[1].any(1),
             "padding": ((batch["input_mask"] != inside) | (~inside & (ids != 0))).any(1),
-            "special tokens": ~self._has_special_tokens(originals, lengths),
-            "segments": ~self._has_segments(batch["segment_ids"], originals, inside),
+            "special tokens": ~has_special_tokens,
+            "segments": ~has_segments,
             "predictions": ~self._has_predictions(batch, predicted, lengths),
         }
         if LABEL in batch:
@@ -220,24 +221,26 @@ class RecordCounts:
             self.totals["wanted_predictions"] += int(wanted.sum())
             self.totals["over_predicted"] += int((np.bincount(rows, minlength=len(lengths)) > wanted).sum())
 
-    def _has_special_tokens(self, originals: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return for each record whether it is [CLS] ... [SEP], with one more [SEP] inside for pairs."""
+    def _check_texts(
+        self, originals: np.ndarray, segment_ids: np.ndarray, lengths: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each record whether its special tokens and its segment ids are right.
+
+        A record is [CLS] ... [SEP], with one more [SEP] inside for pairs. Segment ids are 1 after the first [SEP] of a
+        pair, 0 elsewhere.
+        """
         _, _, cls, sep, _ = self.layout.special_ids
         last = originals[np.arange(len(originals)), np.maximum(lengths - 1, 0)]
         inside = np.arange(originals.shape[1]) < lengths[:, None]
         separators = ((originals == sep) & inside).sum(1)
         is_alone = ((originals == cls) & inside).sum(1) == 1
-        count_is_right = separators == 2 if self.layout.sentence_label else separators >= 1
-        return (originals[:, 0] == cls) & (last == sep) & is_alone & count_is_right
-
-    def _has_segments(self, segment_ids: np.ndarray, originals: np.ndarray, inside: np.ndarray) -> np.ndarray:
-        """Return for each record whether its segment ids are right: 1 after the first [SEP] of a pair, 0 elsewhere."""
+        is_framed = (originals[:, 0] == cls) & (last == sep) & is_alone
         if not self.layout.sentence_label:
-            return (segment_ids == 0).all(1)
-        first_sep = np.argmax(originals == self.layout.special_ids[3], axis=1)
+            return is_framed & (separators >= 1), (segment_ids == 0).all(1)
+        first_sep = np.argmax(originals == sep, axis=1)
         expected = inside & (np.arange(originals.shape[1]) > first_sep[:, None])
         has_both = (first_sep > 1) & (expected.sum(1) > 1)
-        return (segment_ids == expected).all(1) & has_both
+        return is_framed & (separators == 2), (segment_ids == expected).all(1) & has_both
 
     def _has_predictions(self, batch: Features, predicted: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Return for each record whether its predictions are words, at ascending positions, followed by zeros."""
@@ -281,11 +284,16 @@ def judge_records(counts: RecordCounts, counters: Mapping[str, Any], is_whole: b
         counters: counters of the manifest; may be empty.
         is_whole: every record was counted, so sums must equal the counters.
     """
-    form = _judge_form(counts)
+    findings = []
+    for fault in FAULTS:
+        wrong, value = counts.faults[fault], _FINE[fault]
+        if wrong:
+            value = f"{wrong:,} of {counts.totals['records']:,} records are wrong, first {counts.first_fault[fault]}"
+        findings.append(judge(fault, not wrong, value, _REMEDIES.get(fault, _REBUILD)))
     if not counts.totals["counted"]:
-        return form
+        return findings
     return [
-        *form,
+        *findings,
         *_judge_counters(counts, counters, is_whole),
         _judge_padding(counts),
         *_judge_labels(counts, counters),
@@ -293,16 +301,6 @@ def judge_records(counts: RecordCounts, counters: Mapping[str, Any], is_whole: b
         *_judge_replacements(counts),
         *_judge_text(counts, counters),
     ]
-
-
-def _judge_form(counts: RecordCounts) -> list[Finding]:
-    findings = []
-    for fault in FAULTS:
-        wrong, value = counts.faults[fault], _FINE[fault]
-        if wrong:
-            value = f"{wrong:,} of {counts.totals['records']:,} records are wrong, first {counts.first_fault[fault]}"
-        findings.append(judge(fault, not wrong, value, _REMEDIES.get(fault, _REBUILD)))
-    return findings
 
 
 def _judge_counters(counts: RecordCounts, counters: Mapping[str, Any], is_whole: bool) -> list[Finding]:

@@ -18,16 +18,16 @@ from keras_bert_flow.tasks.core.metrics import (
     mean_measure,
     regression_metrics,
 )
-from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task
+from keras_bert_flow.tasks.core.task import Features, Measure, Prediction
 from keras_bert_flow.tasks.core.texts import (
     TextExample,
+    TextTask,
     are_labelled,
     check_labels,
     check_main_metric,
     encode_examples,
     labels_of,
     logits_of,
-    make_text_example,
     pair_numbers,
     probabilities_of,
     read_examples,
@@ -49,7 +49,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 @final
 @dataclass(frozen=True)
-class Classification(ClassificationSettings, Task):
+class Classification(ClassificationSettings, TextTask):
     """Text classification, from a table as read by `tables.read_table`.
 
     The model returns {"logits": (rows, classes)}. A prediction is {"label", "probability", "probabilities"}, the last
@@ -85,9 +85,6 @@ class Classification(ClassificationSettings, Task):
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns, shown = ([self.label] if has_labels else []), (self.text, self.text_pair)
         return read_examples(path, shown, columns, self.header, max_examples, None, not has_labels)
-
-    def make_example(self, item: Any) -> TextExample:
-        return make_text_example(item, is_pair=self.text_pair is not None)
 
     def learn(self, examples: Sequence[TextExample]) -> "Classification":
         labels = labels_of(examples)
@@ -185,7 +182,7 @@ COLLAPSED = 0.01  # share of the label range; predicted numbers are hardly ever 
 
 @final
 @dataclass(frozen=True)
-class Regression(RegressionSettings, Task):
+class Regression(RegressionSettings, TextTask):
     """Text regression, from a table as read by `tables.read_table` whose labels are numbers.
 
     The model returns {"logits": (rows,) or (rows, 1)}, in the units of the table. Where these are far from ordinary
@@ -222,10 +219,11 @@ class Regression(RegressionSettings, Task):
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns, shown = ([self.label] if has_labels else []), (self.text, self.text_pair)
-        return read_examples(path, shown, columns, self.header, max_examples, self._read_score, not has_labels)
-
-    def make_example(self, item: Any) -> TextExample:
-        return make_text_example(item, is_pair=self.text_pair is not None)
+        return read_examples(
+            *(path, shown, columns, self.header, max_examples),
+            read_label=lambda place, values: read_score(place, self.label, values[0], *self._range),
+            keeps_blanks=not has_labels,
+        )
 
     def learn(self, examples: Sequence[TextExample]) -> "Regression":
         scores = labels_of(examples)
@@ -279,6 +277,3 @@ class Regression(RegressionSettings, Task):
     def _range(self) -> tuple[float, float]:
         lowest = -np.inf if self.lowest is None else self.lowest
         return lowest, np.inf if self.highest is None else self.highest
-
-    def _read_score(self, place: str, values: list) -> float:
-        return read_score(place, self.label, values[0], *self._range)

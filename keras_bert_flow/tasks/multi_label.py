@@ -8,17 +8,17 @@ from typing import Any, ClassVar, final
 import numpy as np
 import scipy  # its submodules are loaded when they are used
 
-from keras_bert_flow.tasks.core.metrics import SET_METRICS, count_marks, make_table, set_metrics
-from keras_bert_flow.tasks.core.task import Features, Measure, Prediction, Task
+from keras_bert_flow.tasks.core.metrics import SET_METRICS, Counts, make_table, set_metrics
+from keras_bert_flow.tasks.core.task import Features, Measure, Prediction
 from keras_bert_flow.tasks.core.texts import (
     TextExample,
+    TextTask,
     are_labelled,
     check_labels,
     check_main_metric,
     encode_examples,
     labels_of,
     logits_of,
-    make_text_example,
     read_examples,
     require_learnt,
 )
@@ -33,7 +33,7 @@ MARKS = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true
 
 @final
 @dataclass(frozen=True)
-class MultiLabel(MultiLabelSettings, Task):
+class MultiLabel(MultiLabelSettings, TextTask):
     """Multi-label text classification, from a table as read by `tables.read_table`.
 
     The labels are in one column, joined by `separator` (in .jsonl and .parquet also as a list), or each has a column
@@ -84,9 +84,6 @@ class MultiLabel(MultiLabelSettings, Task):
         shown = (self.text, self.text_pair)
         return read_examples(path, shown, columns, self.header, max_examples, self._read_labels, not has_labels)
 
-    def make_example(self, item: Any) -> TextExample:
-        return make_text_example(item, is_pair=self.text_pair is not None)
-
     def learn(self, examples: Sequence[TextExample]) -> "MultiLabel":
         sets = labels_of(examples)
         if self.labels:
@@ -126,7 +123,9 @@ class MultiLabel(MultiLabelSettings, Task):
     def tabulate(
         self, examples: Sequence[TextExample], predictions: Sequence[Prediction]
     ) -> dict[str, dict[str, float | int]]:
-        return make_table(self.labels, count_marks(*self._pair_marks(examples, predictions)))
+        labels, answers = self._pair_marks(examples, predictions)
+        columns = (marks.sum(axis=0).tolist() for marks in (labels, answers, labels & answers))
+        return make_table(self.labels, map(Counts, *columns))
 
     def show(self, example: TextExample) -> dict[str, Any]:
         return example.inputs | {"gold": [name for name in self.labels if name in example.label]}
@@ -145,9 +144,6 @@ class MultiLabel(MultiLabelSettings, Task):
     def make_measure(self, examples: Sequence[TextExample], predictions: Sequence[Prediction]) -> Measure:
         labels, answers = self._pair_marks(examples, predictions)
         return lambda chosen: set_metrics(labels[chosen], answers[chosen], self.labels)[self.main_metric]
-
-    def names_of(self, example: TextExample) -> Sequence[str]:
-        return example.label
 
     def _pair_marks(
         self, examples: Sequence[TextExample], predictions: Sequence[Prediction]

@@ -166,8 +166,14 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
 
     def read(self, path: str | Path, max_examples: int | None = None, has_labels: bool = True) -> list[TextExample]:
         columns = [self.label] if has_labels and self.objective == COSINE else []
-        texts = (self.text, self.text_pair)
-        examples = read_examples(path, texts, columns, self.header, max_examples, self._read_score, not has_labels)
+        lowest, highest = self.lowest, self.highest
+        examples = read_examples(
+            *(path, (self.text, self.text_pair), columns, self.header, max_examples),
+            read_label=lambda place, values: (
+                (read_score(place, self.label, values[0], lowest, highest) - lowest) / (highest - lowest)
+            ),
+            keeps_blanks=not has_labels,
+        )
         if not has_labels or self.objective == COSINE:
             return examples
         return [replace(example, label=BELONG) for example in examples]
@@ -297,10 +303,6 @@ class SentenceEmbedding(SentenceEmbeddingSettings, Task):
             logits = self.scale * cosines
             losses.append(scipy.special.logsumexp(logits, axis=1) - logits[np.arange(len(own)), own])
         return float(np.concatenate(losses).mean())
-
-    def _read_score(self, place: str, values: list) -> float:
-        score = read_score(place, self.label, values[0], self.lowest, self.highest)
-        return (score - self.lowest) / (self.highest - self.lowest)
 
 
 def _make_labels(examples: Sequence[TextExample]) -> np.ndarray:

@@ -167,7 +167,7 @@ def test_builtin_says_how_to_install_what_is_missing(monkeypatch):
 def test_builtin_digest_follows_the_versions(monkeypatch):
     before = builtin_digest()
     assert before == builtin_digest()
-    monkeypatch.setattr(builtin, "_find_version", lambda project: "0.0")
+    monkeypatch.setattr(builtin.importlib.metadata, "version", lambda project: "0.0")
     assert builtin_digest() != before
 
 

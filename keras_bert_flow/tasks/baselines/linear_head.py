@@ -180,12 +180,20 @@ def _sum_losses(kind: str, logits: np.ndarray, labels: np.ndarray) -> float:
     return np.sum((logits[:, 0] - labels) ** 2)
 
 
-def _fit_classes(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: Any) -> Head:
+def _fit_classes(
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    outputs: int,
+    strength: float,
+    tolerance: float,
+    iterations: int = MOST_ITERATIONS,
+) -> Head:
     counts = np.bincount(labels, minlength=outputs)
     seen = np.flatnonzero(counts)
     kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
     if len(seen) > 1:
-        weights, offsets = _fit_logistic(vectors, labels, strength, *solver)
+        model = LogisticRegression(C=strength, tol=tolerance, max_iter=iterations).fit(vectors, labels)
+        weights, offsets = model.coef_, model.intercept_
         if len(seen) == 2:
             weights, offsets = (np.concatenate([-half, half]) for half in (weights / 2, offsets / 2))
         kernel[:, seen], bias[seen] = weights.T, offsets
@@ -194,27 +202,27 @@ def _fit_classes(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength
     return kernel, bias
 
 
-def _fit_labels(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: Any) -> Head:
+def _fit_labels(
+    vectors: np.ndarray,
+    labels: np.ndarray,
+    outputs: int,
+    strength: float,
+    tolerance: float,
+    iterations: int = MOST_ITERATIONS,
+) -> Head:
     kernel, bias = np.zeros((vectors.shape[1], outputs)), np.zeros(outputs)
     for place, marks in enumerate(labels.T > 0):
         if marks.all() or not marks.any():
             bias[place] = _log_odds(marks.sum(), len(marks))
         else:
-            weights, offsets = _fit_logistic(vectors, marks, strength, *solver)
-            kernel[:, place], bias[place] = weights[0], offsets[0]
+            model = LogisticRegression(C=strength, tol=tolerance, max_iter=iterations).fit(vectors, marks)
+            kernel[:, place], bias[place] = model.coef_[0], model.intercept_[0]
     return kernel, bias
 
 
 def _fit_numbers(vectors: np.ndarray, labels: np.ndarray, outputs: int, strength: float, *solver: Any) -> Head:
     model = Ridge(alpha=1 / strength, solver="cholesky").fit(vectors, labels.astype(np.float64))
     return model.coef_[:, None], np.array([model.intercept_])
-
-
-def _fit_logistic(
-    vectors: np.ndarray, labels: np.ndarray, strength: float, tolerance: float, iterations: int = MOST_ITERATIONS
-) -> Head:
-    model = LogisticRegression(C=strength, tol=tolerance, max_iter=iterations).fit(vectors, labels)
-    return model.coef_, model.intercept_
 
 
 def _log_odds(count: int, rows: int) -> float:

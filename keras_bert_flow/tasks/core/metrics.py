@@ -241,11 +241,6 @@ def count_classes(labels: np.ndarray, predictions: np.ndarray, num_classes: int)
     return [*map(Counts, *(np.bincount(column, minlength=num_classes).tolist() for column in columns))]
 
 
-def count_marks(labels: np.ndarray, predictions: np.ndarray) -> list[Counts]:
-    """Count the examples with each label; both arguments are bool, (examples, labels)."""
-    return [*map(Counts, *(marks.sum(axis=0).tolist() for marks in (labels, predictions, labels & predictions)))]
-
-
 def make_table(names: Iterable[str], counts: Iterable[Counts]) -> dict[str, dict[str, float | int]]:
     """Return name → precision, recall and f1, and the counts gold, predicted and correct."""
     return {

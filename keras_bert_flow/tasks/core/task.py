@@ -425,6 +425,8 @@ class Task(ABC):
 
     def names_of(self, example: Any) -> Sequence[str]:
         """Return the names of classes, labels or tags that an example has; none for numbers and positions."""
+        if isinstance(example.label, tuple):
+            return example.label
         return [example.label] if isinstance(example.label, str) else []
 
     def describe_guesses(self, given: Collection[str]) -> list[str]:

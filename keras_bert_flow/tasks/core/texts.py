@@ -4,14 +4,14 @@ import hashlib
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy  # its submodules are loaded when they are used
 
-from keras_bert_flow.tasks.core.task import Features, count_joined, join_texts
+from keras_bert_flow.tasks.core.task import Features, Task, count_joined, join_texts
 from keras_bert_flow.tasks.formats.rows import abridge
 from keras_bert_flow.tasks.formats.tables import read_columns, require_text, trim_labels
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
@@ -74,6 +74,15 @@ def read_examples(
         shown.append((values[0], values[1] if len(columns) == 2 else None))
     trimmed = trim_labels(places, found)
     return [TextExample(*pair, *rest) for pair, *rest in zip(shown, trimmed, places, strict=True)]
+
+
+class TextTask(Task):
+    """Base class of tasks that label a text, or a pair of texts; see `settings.TextSettings`."""
+
+    text_pair: str | None
+
+    def make_example(self, item: Any) -> TextExample:
+        return make_text_example(item, is_pair=self.text_pair is not None)
 
 
 def make_text_example(item: Any, is_pair: bool) -> TextExample:
@@ -164,15 +173,15 @@ def labels_of(examples: Sequence[Any]) -> list[Any]:
 FEW = 0.01  # the share of texts for which a longer sequence is not advised
 
 
+@dataclass
 class CutTexts:
     """Counts of the texts that were encoded, by their length before they were cut.
 
     A text is a row of a table: one text, a pair, or for a multiple choice each of its choices with the context.
     """
 
-    def __init__(self) -> None:
-        self._lengths: Counter[int] = Counter()  # tokens, special ones included → texts
-        self.sequence_length = 0
+    sequence_length: int = field(init=False, default=0)
+    _lengths: Counter[int] = field(init=False, default_factory=Counter)  # tokens, special ones included → texts
 
     def add(self, features: Features) -> None:
         """Add what `Task.encode` made; nothing for tasks that divide long texts into windows."""

@@ -118,11 +118,9 @@ def read_rows(
     """
     kind = require_ending(path, TABLES)
     path = str(path)
-    if kind == JSON_LINES:
-        return _parse_jsonl(path, columns, len(columns) - num_labels, keeps_blanks)
-    if kind == PARQUET:
-        return _parse_parquet(path, columns, len(columns) - num_labels)
-    rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path, find_delimiter(path, columns, header))
+    if kind in NAMED_FIELDS:
+        return _parse_named(path, columns, len(columns) - num_labels, keeps_blanks)
+    rows = _parse_cells(path, None if kind == ".tsv" else find_delimiter(path, columns, header))
     return _pick_columns(path, rows, columns, header, keeps_blanks)
 
 
@@ -143,7 +141,7 @@ def read_whole_rows(path: str | Path) -> Iterator[tuple[int, list[str] | dict[st
             _find_column(path, name, names)
         yield from read_parquet(path)
     else:
-        rows = _parse_tsv(path) if kind == ".tsv" else _parse_csv(path, find_delimiter(path))
+        rows = _parse_cells(path, None if kind == ".tsv" else find_delimiter(path))
         yield from (row for row in rows if not _is_blank(row[1]))
 
 
@@ -160,7 +158,7 @@ def find_delimiter(path: str | Path, columns: Sequence[str] = (), header: bool =
     if "," in first or (columns and {*columns} <= ({first.strip().strip('"')} if header else {"0"})):
         return COMMA
     for delimiter in (delimiter for delimiter in DELIMITERS if delimiter in first):
-        rows, widths = islice(_parse_csv(str(path), delimiter), LOOKED_AT_ROWS), set[int]()
+        rows, widths = islice(_parse_cells(str(path), delimiter), LOOKED_AT_ROWS), set[int]()
         with suppress(ValueError):
             widths = {len(values) for _, values in rows if not _is_blank(values)}
         if len(widths) == 1 and widths != {1}:
@@ -202,7 +200,7 @@ def pick_fields(place: str, fields: dict, columns: list[str]) -> list:
     """Return the values of the named fields of a JSON object."""
     for column in columns:
         if column not in fields:
-            raise ValueError(_missing(place, column, fields))
+            _find_column(place, column, list(fields))  # raises
     return [fields[column] for column in columns]
 
 
@@ -252,12 +250,12 @@ def abridge(names: Iterable[str], limit: int = 20, width: int = 40) -> str:
     return ", ".join(shown) + (f" and {len(names) - limit} more" if len(names) > limit else "")
 
 
-def _parse_tsv(path: str) -> Iterator[Row]:
-    for number, line in read_lines(path):
-        yield number, line.split("\t")
-
-
-def _parse_csv(path: str, delimiter: str) -> Iterator[Row]:
+def _parse_cells(path: str, delimiter: str | None) -> Iterator[Row]:
+    """Yield the rows of a .csv; without a delimiter those of a .tsv, split at tabs, where a quote is a character."""
+    if delimiter is None:
+        for number, line in read_lines(path):
+            yield number, line.split("\t")
+        return
     # One limit for the process, 131,072 unless raised. A limit at all stops at a quote that nothing closes.
     csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
     reader = csv.reader((line + "\n" for _, line in read_lines(path)), strict=True, delimiter=delimiter)
@@ -285,23 +283,23 @@ def _is_blank(values: list) -> bool:
     return len(values) < 2 and not "".join(values).strip(" ")
 
 
-def _parse_jsonl(path: str, columns: list[str], num_texts: int, keeps_blanks: bool) -> Iterator[Row]:
-    for number, line in read_lines(path):
-        if line.strip():
-            place = f"{path}, row {number}"
-            values = pick_fields(place, parse_object(place, line), columns)
+def _parse_named(path: str, columns: list[str], num_texts: int, keeps_blanks: bool) -> Iterator[Row]:
+    """Yield the rows of a .parquet or .jsonl; only the latter has blank lines."""
+    rows: Iterator[tuple[int, dict | None]]
+    if path.endswith(PARQUET):
+        names = list_columns(path)
+        for column in columns:
+            _find_column(path, column, names)
+        rows = read_parquet(path, columns, num_texts)
+    else:
+        lines = read_lines(path)
+        rows = ((n, parse_object(f"{path}, row {n}", line) if line.strip() else None) for n, line in lines)
+    for number, fields in rows:
+        if fields is not None:
+            values = pick_fields(f"{path}, row {number}", fields, columns)
             yield number, [*values[:num_texts], *map(spell_label, values[num_texts:])]
         elif keeps_blanks:
             yield number, [""] * len(columns)
-
-
-def _parse_parquet(path: str, columns: list[str], num_texts: int) -> Iterator[Row]:
-    names = list_columns(path)
-    for column in columns:
-        _find_column(path, column, names)
-    for number, fields in read_parquet(path, columns, num_texts):
-        values = [fields[column] for column in columns]
-        yield number, [*values[:num_texts], *map(spell_label, values[num_texts:])]
 
 
 def _pick_columns(
@@ -333,16 +331,15 @@ def _pick_columns(
 
 def _find_column(place: str, column: str, names: list[str], remedy: str = "") -> int:
     if column not in names:
-        raise ValueError(_missing(place, column, names) + remedy)
+        raise ValueError(
+            f"{place}: the table must have the columns asked for. Received: {column!r}. Columns here: "
+            f"{abridge(names)}.{remedy}"
+        )
     if names.count(column) > 1:
         raise ValueError(
             f"{place}: a column must be named once. Received: {column!r}, {names.count(column)} times. Rename one."
         )
     return names.index(column)
-
-
-def _missing(place: str, column: str, names: Iterable[str]) -> str:
-    return f"{place}: the table must have the columns asked for. Received: {column!r}. Columns here: {abridge(names)}."
 
 
 def _decode(path: str, number: int, line: bytes) -> str:

@@ -310,7 +310,10 @@ def score_squad_2(
             KeyError.
     Source: Rajpurkar et al. 2018, arXiv:1806.03822, and its evaluate-v2.0.py.
     """
-    _require_all(golds, answers, "an answer")
+    for given, what in ((answers, "an answer"), (no_answer_scores, "a no-answer score")):
+        lacking = [] if given is None else [question for question in golds if question not in given]
+        if lacking:
+            raise ValueError(f"Each question must have {what}. Received: none for {lacking[0]!r}. Predict it too.")
     _count(golds)
     worded = {question: [text for text in texts if normalize_answer(text)] or [""] for question, texts in golds.items()}
     raw = {
@@ -319,7 +322,6 @@ def score_squad_2(
     }
     scores = raw
     if no_answer_scores is not None:
-        _require_all(golds, no_answer_scores, "a no-answer score")
         refused = {question for question in golds if no_answer_scores[question] > threshold}
         scores = {
             name: {
@@ -358,12 +360,6 @@ def _find_best_threshold(
         if total > best:
             best, threshold = total, float(no_answer_scores[question])
     return best / len(golds), threshold
-
-
-def _require_all(golds: Golds, given: Mapping[str, object], what: str) -> None:
-    for question in golds:
-        if question not in given:
-            raise ValueError(f"Each question must have {what}. Received: none for {question!r}. Predict it too.")
 
 
 def _count(golds: Golds) -> int:

@@ -261,7 +261,13 @@ def _strict_spans(tags: Sequence[str], scheme: str) -> list[Span]:
     while place <= len(tags):
         first = place
         place += 1
-        if not _begins(cells[first - 1], cells[first], scheme):
+        before, cell = cells[first - 1], cells[first]
+        begins = cell[0] in "BS"
+        if scheme == "IOB1":
+            # B separates adjacent spans of one type, and is illegal elsewhere. An I after an illegal B begins a span.
+            touches = before[0] != OUTSIDE and before[1] == cell[1]
+            begins = touches if cell[0] == "B" else cell[0] == "I" and (not touches or before[0] == "B")
+        if not begins:
             continue
         while cells[place - 1][0] in "BI" and cells[place - 1][1] == cells[place][1] and cells[place][0] in inside:
             place += 1
@@ -270,16 +276,8 @@ def _strict_spans(tags: Sequence[str], scheme: str) -> list[Span]:
         is_cut_off = scheme == "IOB1" and last[0] == after[0] == "B" and last[1] != after[1]
         is_closed = last[0] in "ES" if scheme == "BIOES" else not is_cut_off
         if is_closed:
-            spans.append(Span(cells[first][1], first - 1, place - 1))
+            spans.append(Span(cell[1], first - 1, place - 1))
     return spans
-
-
-def _begins(before: tuple[str, str], cell: tuple[str, str], scheme: str) -> bool:
-    if scheme != "IOB1":
-        return cell[0] in "BS"
-    # B separates adjacent spans of one type, and is illegal elsewhere. An I after an illegal B begins a new span.
-    touches = before[0] != OUTSIDE and before[1] == cell[1]
-    return touches if cell[0] == "B" else cell[0] == "I" and (not touches or before[0] == "B")
 
 
 def _tags_of_span(span: Span, before: Span, scheme: str) -> list[str]:

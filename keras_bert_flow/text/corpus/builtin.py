@@ -80,7 +80,14 @@ def builtin_task() -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
                 text = longer
             if len(text) >= MIN_CHARACTERS and not _GIVEAWAY.search(text) and _is_new(text, seen):
                 sides[is_dev].append((text, project))
-    return _pick_rows(sides[False], MAX_TRAIN_ROWS), _pick_rows(sides[True], MAX_DEV_ROWS)
+    picked: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
+    for is_dev, most in ((False, MAX_TRAIN_ROWS), (True, MAX_DEV_ROWS)):
+        taken: Counter[str] = Counter()
+        for row in sorted(sides[is_dev], key=lambda row: _digest(*row)):
+            taken[row[1]] += 1
+            if taken[row[1]] <= most:
+                picked[is_dev].append(row)
+    return picked[False], picked[True]
 
 
 def write_builtin_corpus(folder: str | Path) -> Path:
@@ -100,7 +107,10 @@ def write_builtin_task(folder: str | Path) -> tuple[Path, Path]:
 
 def builtin_digest() -> str:
     """Return a hex digest of the package versions, without reading the sources."""
-    versions = [platform.python_version(), *(f"{name} {_find_version(name)}" for name in PROJECTS[1:])]
+    versions = [platform.python_version()]
+    for name in PROJECTS[1:]:
+        _find_root(name)  # has a better error message than importlib
+        versions.append(f"{name} {importlib.metadata.version(name.replace('_', '-'))}")
     return _digest("\n".join(versions)).hex()
 
 
@@ -130,11 +140,6 @@ def _find_root(project: str) -> Path:
             "Run: pip install 'keras-bert-flow[beam,flows]'"
         )
     return Path(spec.submodule_search_locations[0])
-
-
-def _find_version(project: str) -> str:
-    _find_root(project)  # has a better error message than importlib
-    return importlib.metadata.version(project.replace("_", "-"))
 
 
 def _read_docstrings(path: Path) -> tuple[str, ...]:
@@ -202,16 +207,6 @@ def _split_blocks(docstring: str) -> Iterator[list[str]]:
             indent = line_indent if text else indent
         if text.endswith("::") and not is_code:
             code_indent = line_indent
-
-
-def _pick_rows(rows: list[tuple[str, str]], max_rows: int) -> list[tuple[str, str]]:
-    taken: Counter[str] = Counter()
-    picked = []
-    for text, label in sorted(rows, key=lambda row: _digest(*row)):
-        taken[label] += 1
-        if taken[label] <= max_rows:
-            picked.append((text, label))
-    return picked
 
 
 def _is_new(text: str, seen: set[bytes]) -> bool:

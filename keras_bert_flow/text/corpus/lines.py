@@ -9,7 +9,7 @@ import shlex
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from keras_bert_flow.files.documents import parse_json
@@ -40,6 +40,7 @@ class ReadingRule:
     strict: bool = False
 
 
+@dataclass
 class LineReader:
     """Reader of the texts of one file, whose lines end in LF, CRLF or CR.
 
@@ -52,10 +53,13 @@ class LineReader:
             included; those of a row are those of its value.
     """
 
-    def __init__(self, file: BinaryIO, path: str, rule: ReadingRule, counts: Counter):
-        self._file, self._path, self._rule, self._counts = file, path, rule, counts
-        self._split: deque[bytes] = deque()  # lines that end in CR and were read together with one before them
-        self._begun = b""  # the beginning of a line, read together with such lines
+    file: BinaryIO
+    path: str
+    rule: ReadingRule
+    counts: Counter
+    # Lines that end in CR and were read together with one before them, and the beginning of a line after such lines
+    _split: deque[bytes] = field(init=False, default_factory=deque)
+    _begun: bytes = field(init=False, default=b"")
 
     def read_text(self) -> Iterator[str]:
         """Yield every usable line of a text file; a blank line is an empty string."""
@@ -73,11 +77,11 @@ class LineReader:
                 self._add("blank", size)
                 continue
             try:
-                text = parse_json(line)[self._rule.text_field]
+                text = parse_json(line)[self.rule.text_field]
                 if not isinstance(text, str):
                     raise TypeError
             except (ValueError, TypeError, KeyError):
-                wanted = f"hold a JSON object with the text field `{self._rule.text_field}`"
+                wanted = f"hold a JSON object with the text field `{self.rule.text_field}`"
                 self._reject("not_json_with_text", wanted, number, size)
                 continue
             if _SURROGATE.search(text):  # JSON can encode it and UTF-8 cannot
@@ -99,7 +103,7 @@ class LineReader:
         return "" if blank else text
 
     def _decoded(self, lines: Iterator[tuple[int, bytes, int]]) -> Iterator[tuple[int, str, int]]:
-        most = self._rule.max_line_bytes
+        most = self.rule.max_line_bytes
         for number, line, size in lines:
             if len(line) > most and len(line.removesuffix(b"\n").removesuffix(b"\r")) > most:
                 self._reject("too_long", f"have at most {most:,} bytes", number, size)
@@ -111,7 +115,7 @@ class LineReader:
 
     def _lines(self) -> Iterator[tuple[int, bytes, int]]:
         """Yield the number, the text and the bytes in the file of each line without a NUL byte."""
-        number, counts = 0, self._counts
+        number, counts = 0, self.counts
         while (found := self._read_line())[1]:
             number += 1
             line, size, has_nul = found
@@ -127,7 +131,7 @@ class LineReader:
 
         The line is empty after the last one; a line that is too long is truncated, but still too long.
         """
-        most = self._rule.max_line_bytes + _AROUND_BYTES
+        most = self.rule.max_line_bytes + _AROUND_BYTES
         try:
             line = rest = self._read_piece(most)
             size, has_nul = len(line), b"\0" in line
@@ -139,21 +143,21 @@ class LineReader:
                 has_nul = has_nul or b"\0" in rest
             return line, size, has_nul
         except DAMAGED_ERRORS as error:  # `whole_file` would cost as much as the reading
-            raise describe_damage(self._path, error) from error
+            raise describe_damage(self.path, error) from error
 
     def _read_piece(self, most: int) -> bytes:
         """Read a line with its end, or about `most` bytes of a longer one; empty after the last."""
         if self._split:
             return self._split.popleft()
         wanted = max(1, most - len(self._begun))
-        read = self._file.readline(wanted)
+        read = self.file.readline(wanted)
         line, self._begun = self._begun + read, b""
         first = line.find(b"\r")
         if first < 0 or line[first:].lstrip(b"\r") == b"\n":  # nearly always; CR before LF belongs to one line end
             return line
         is_last = len(read) < wanted and not read.endswith(b"\n")
         if line.endswith(b"\r"):
-            line += self._file.readline(1)  # which may be the LF of CRLF
+            line += self.file.readline(1)  # which may be the LF of CRLF
         start = 0
         for match in _ENDS.finditer(line):
             end = match.group()
@@ -168,25 +172,25 @@ class LineReader:
         return self._split.popleft()
 
     def _rows(self) -> Iterator[tuple[int, bytes, int]]:
-        for number, value in enumerate(read_column(self._file, self._path, self._rule.text_field), 1):
+        for number, value in enumerate(read_column(self.file, self.path, self.rule.text_field), 1):
             size = len(value or b"")
             self._add("read", size)
             if value is None:
-                self._reject("null", f"hold text in the column `{self._rule.text_field}`", number, size)
+                self._reject("null", f"hold text in the column `{self.rule.text_field}`", number, size)
             else:
                 yield number, value, size
 
     def _reject(self, reason: str, wanted: str, number: int, size: int) -> None:
-        if self._rule.strict:
+        if self.rule.strict:
             raise ValueError(
-                f"A line of the corpus must {wanted}. Received: line {number} of {self._path}. Fix it or drop --strict."
+                f"A line of the corpus must {wanted}. Received: line {number} of {self.path}. Fix it or drop --strict."
             )
         self._add(f"rejected_{reason}", size)
 
     def _add(self, what: str, size: int) -> None:
         lines, total = _COUNTER_NAMES.get(what) or (f"lines_{what}", f"bytes_{what}")
-        self._counts[lines] += 1
-        self._counts[total] += size
+        self.counts[lines] += 1
+        self.counts[total] += size
 
 
 # Say how a file in another encoding becomes UTF-8.

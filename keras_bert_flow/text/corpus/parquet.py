@@ -2,7 +2,7 @@
 
 import io
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 from keras_bert_flow.text.corpus.inputs import whole_file
@@ -66,11 +66,13 @@ def list_chunks(file: BinaryIO, path: str, name: str) -> list[ColumnChunk]:
     return chunks
 
 
+@dataclass
 class _Reader:
     """Reader of values in the compact protocol; a structure is a dictionary by field number."""
 
-    def __init__(self, content: bytes):
-        self._content, self._at, self._depth = content, 0, 0
+    content: bytes
+    _at: int = field(init=False, default=0)
+    _depth: int = field(init=False, default=0)
 
     def read_struct(self) -> dict[int, Any]:
         self._depth += 1
@@ -120,13 +122,13 @@ class _Reader:
 
     def _read_byte(self) -> int:
         self._at += 1
-        return self._content[self._at - 1]
+        return self.content[self._at - 1]
 
     def _take(self, count: int) -> bytes:
-        if count > len(self._content) - self._at:
+        if count > len(self.content) - self._at:
             raise IndexError("cut off")
         self._at += count
-        return self._content[self._at - count : self._at]
+        return self.content[self._at - count : self._at]
 
 
 _ROWS = 64  # in memory at once, unless rows may be long
@@ -163,10 +165,10 @@ def open_table(file: BinaryIO, path: str, name: str):
         table = parquet.ParquetFile(file, buffer_size=_BYTES, pre_buffer=False, page_checksum_verification=True)
         schema = table.schema_arrow
     texts = []
-    for field in schema:
-        kind = field.type.value_type if types.is_dictionary(field.type) else field.type
+    for column in schema:
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
         if types.is_string(kind) or types.is_large_string(kind):
-            texts.append(field.name)
+            texts.append(column.name)
     if texts.count(name) != 1:
         raise ValueError(
             f"A Parquet file must have the column of text `{name}`, once. Received: {path}, whose columns of text are: "

@@ -10,6 +10,7 @@ and continues in the next sequence.
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -47,34 +48,32 @@ class MaskedTokens(Objective):
 
     def estimate_instances(self, sequence_length: int, short_fraction: float) -> Estimate:
         room = sequence_length - SPECIAL_TOKENS
-
-        def estimate(sentences: int, tokens: int) -> int:
-            return int(1000 * ((tokens + 1) / room + PADDED_PER_DOCUMENT)) + 1  # [SEP] after a document
-
-        return estimate
+        # One more token for the [SEP] after a document
+        return lambda sentences, tokens: int(1000 * ((tokens + 1) / room + PADDED_PER_DOCUMENT)) + 1
 
 
+@dataclass(frozen=True)
 class Distillation(MaskedTokens):
     """Masked tokens that a teacher model predicts as well: batches for a student, from records of any objective.
 
     Only the masked tokens of the records are used. The outputs `soft` and `hidden` of the model are losses that do not
     depend on labels, which are 0.
 
-    Args:
+    Attributes:
         has_soft_targets, has_hidden_states: whether the model has these outputs.
     Source: Sanh et al. 2019 (DistilBERT), section 3; arXiv:1910.01108.
     """
 
     has_words_head = False
 
-    def __init__(self, has_soft_targets: bool = True, has_hidden_states: bool = True):
-        self._has_soft_targets, self._has_hidden_states = has_soft_targets, has_hidden_states
+    has_soft_targets: bool = True
+    has_hidden_states: bool = True
 
     def make_batch(self, features: Features) -> Batch:
         x, y, weights = super().make_batch(features)
-        if self._has_soft_targets:
+        if self.has_soft_targets:
             y, weights = y | {"soft": np.zeros_like(y["mlm"])}, weights | {"soft": weights["mlm"]}
-        if self._has_hidden_states:
+        if self.has_hidden_states:
             labels, mask = np.zeros_like(x["token_ids"]), (x["padding_mask"] > 0).astype("float32")
             y, weights = y | {"hidden": labels}, weights | {"hidden": mask}
         return x, y, weights
@@ -156,13 +155,11 @@ def cut_record(tokens: np.ndarray, number: int, length: int, record_length: int)
     is_context[before[-1] + 1 if len(before) else 0 : after[0] if len(after) else len(text)] = True
     is_context[start:stop] = False
     token_ids = np.concatenate([tokens[:1], text[start:stop], tokens[-1:]])
-    return {
-        "input_ids": _pad(token_ids, length),
-        "input_mask": _pad(np.ones_like(token_ids), length),
-        "context_ids": _pad(text, record_length - SPECIAL_TOKENS),
-        "context_weights": _pad(is_context.astype(np.float32), record_length - SPECIAL_TOKENS),
+    context_length = record_length - SPECIAL_TOKENS
+    unpadded = {
+        "input_ids": (token_ids, length),
+        "input_mask": (np.ones_like(token_ids), length),
+        "context_ids": (text, context_length),
+        "context_weights": (is_context.astype(np.float32), context_length),
     }
-
-
-def _pad(row: np.ndarray, length: int) -> np.ndarray:
-    return np.pad(row, (0, length - len(row)))
+    return {name: np.pad(row, (0, columns - len(row))) for name, (row, columns) in unpadded.items()}

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from array import array
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -100,14 +99,8 @@ def check_pipeline(content: Mapping[str, Any], text: str, source: str) -> None:
     growth, kinds = 1.0, {model.get("type", "BPE")}
     for stage in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         for part in _walk(content.get(stage)):
-            kind = part.get("type")
-            if kind == "TemplateProcessing" and not _is_whole(part):
-                kind = "TemplateProcessing with undefined tokens"
+            kind = _check_part(part, stage, source)
             kinds |= {kind} if stage != "decoder" else set()
-            if kind in ("Replace", "Split"):
-                _check_pattern(part.get("pattern"), f"{stage}.pattern", source)
-            if kind == "Prepend" and len(str(part.get("prepend"))) > MAX_PREPENDED:
-                _refuse(source, f"{stage}.prepend", f"at most {MAX_PREPENDED} characters", part.get("prepend"))
             growth *= max(1.0, _measure_growth(part)) if stage != "post_processor" else 1.0
             if growth > MAX_GROWTH:
                 rule = f"a rule that makes at most {MAX_GROWTH} characters of one"
@@ -160,21 +153,28 @@ def _walk(part: Any) -> Iterator[Mapping[str, Any]]:
             yield from _walk(inner)
 
 
-def _is_whole(template: Mapping[str, Any]) -> bool:
-    """Return whether a template defines every special token that it uses."""
-    known = template.get("special_tokens")
-    pieces = [*(template.get("single") or ()), *(template.get("pair") or ())]
-    used = {piece["SpecialToken"].get("id") for piece in pieces if isinstance(piece, dict) and "SpecialToken" in piece}
-    return isinstance(known, dict) and used <= known.keys()
+def _check_part(part: Mapping[str, Any], stage: str, source: str) -> Any:
+    """Raise ValueError for a long prefix or an unknown pattern, and return the kind of a component.
 
-
-def _check_pattern(pattern: Any, name: str, source: str) -> None:
+    The kind of a template also says if it does not define every special token that it uses.
+    """
+    kind = part.get("type")
+    if kind == "TemplateProcessing":
+        known = part.get("special_tokens")
+        pieces = [*(part.get("single") or ()), *(part.get("pair") or ())]
+        special = (piece["SpecialToken"] for piece in pieces if isinstance(piece, dict) and "SpecialToken" in piece)
+        used = {token.get("id") for token in special}
+        return kind if isinstance(known, dict) and used <= known.keys() else f"{kind} with undefined tokens"
+    if kind == "Prepend" and len(str(part.get("prepend"))) > MAX_PREPENDED:
+        _refuse(source, f"{stage}.prepend", f"at most {MAX_PREPENDED} characters", part.get("prepend"))
+    pattern = part.get("pattern") if kind in ("Replace", "Split") else None
     expression = pattern.get("Regex") if isinstance(pattern, dict) else None
     if expression is None or expression in KNOWN_PATTERNS:
-        return
+        return kind
     if not isinstance(expression, str) or len(expression) > MAX_PATTERN or not SIMPLE_PATTERN.fullmatch(expression):
         rule = "a text, or a regular expression whose time is known to be bounded, such as a repeated character"
-        _refuse(source, name, rule, expression)
+        _refuse(source, f"{stage}.pattern", rule, expression)
+    return kind
 
 
 def _measure_growth(part: Mapping[str, Any]) -> float:
@@ -286,11 +286,6 @@ class LoadedTokenizer(Tokenizer):
 
     def encode_word(self, word: str) -> np.ndarray:
         return self.encode(f" {word}")
-
-    def encode_into(self, ids: array, text: str) -> int:
-        found = self.encode(text)
-        ids.extend(found.tolist())
-        return len(found)
 
     def encode_with_offsets(self, text: str) -> Offsets:
         encoding = self._encode(text)

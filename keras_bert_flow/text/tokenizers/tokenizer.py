@@ -77,12 +77,17 @@ class Tokenizer(Protocol):
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """Return the ids of each text."""
+        return [self.encode(text) for text in texts]
 
     def encode_word(self, word: str) -> np.ndarray:
         """Return the ids of a word as in a text, after a space."""
+        return self.encode(word)
 
     def encode_into(self, ids: array, text: str) -> int:
         """Append the ids of a text to an `array("i")`, and return how many."""
+        found = self.encode(text)
+        ids.extend(found.tolist())
+        return len(found)
 
     def encode_with_offsets(self, text: str) -> Offsets:
         """Return the ids of a text and the start and end of each piece, in characters; int32, (tokens,) each."""

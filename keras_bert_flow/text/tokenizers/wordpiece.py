@@ -3,7 +3,7 @@
 import json
 import re
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -208,14 +208,6 @@ class WordPieceTokenizer(Tokenizer):
 
     def _split_word(self, word: str) -> tuple[int, ...]:
         return tuple(token.id for token in self._model.tokenize(word))
-
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return the ids of each text."""
-        return [self.encode(text) for text in texts]
-
-    def encode_word(self, word: str) -> np.ndarray:
-        """Return the ids of a word, which do not depend on what precedes it."""
-        return self.encode(word)
 
     def encode_with_offsets(self, text: str) -> Offsets:
         """Return the ids of a text, and where in the original text each piece begins and ends.
