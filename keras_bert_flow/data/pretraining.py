@@ -9,7 +9,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from keras_bert_flow.data.order import DynamicMasking, NumberedRecords, Shuffled
+from keras_bert_flow.data.order import DynamicMasking, Shuffled
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.text.objectives.objective import Batch, Features, Objective, find_objective
 
@@ -43,11 +43,6 @@ class SplitBatch(grain.experimental.FlatMapTransform):
             total = self._add_up(float(weight.sum(dtype="float64")))
             divided[name] = (weight * (self._parts / total)).astype("float32") if total else weight
         return [take_part((x, y, divided), part, self.max_fan_out) for part in range(self.max_fan_out)]
-
-
-def split_batches(dataset: grain.IterDataset, count: int, *share: Any) -> grain.IterDataset:
-    """Split each batch of a dataset into consecutive parts; `share` are the other arguments of `SplitBatch`."""
-    return grain.experimental.FlatMapIterDataset(dataset, SplitBatch(count, *share))
 
 
 def take_part(batch: tuple[dict, dict, dict], part: int, count: int) -> Any:
@@ -121,7 +116,7 @@ def pretraining_dataset(
     if masking not in MASKINGS:
         raise ValueError(f"`masking` must be one of {', '.join(MASKINGS)}. Received: masking={masking!r}.")
     if masking == "dynamic":
-        dataset = grain.MapDataset.source(Shuffled(NumberedRecords(records), seed))
+        dataset = grain.MapDataset.source(Shuffled(records, seed, numbered=True))
         dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(masked_fraction), len(records), seed))
     else:
         dataset = grain.MapDataset.source(Shuffled(records, seed))
@@ -136,7 +131,8 @@ def pretraining_dataset(
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
     batches = dataset.batch(batch_size // count)[number::count].map(to_batch)
     batches = batches[start_step:].to_iter_dataset(READING if records.is_here else READING_ELSEWHERE)
-    batches = split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
+    if accumulate_batches > 1:
+        batches = grain.experimental.FlatMapIterDataset(batches, SplitBatch(accumulate_batches))
     # An attribute, as Grain datasets are made by functions; `ModelWithHead` looks for it.
     batches.steps_per_epoch = -(-len(records) // batch_size) * accumulate_batches
     return batches
