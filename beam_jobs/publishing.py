@@ -47,16 +47,13 @@ class JobFolders(NamedTuple):
         work: local folder, whose final content is published.
         scratch: local folder; for an output on a disk, one that all workers must reach.
         place: where workers write files to publish: in an object store, or the same as `scratch`.
+        is_shared: whether workers on other machines may reach `scratch`.
     """
 
     work: Path
     scratch: Path
     place: str
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether workers on other machines may reach `scratch`."""
-        return not is_remote(self.place)
+    is_shared: bool = True
 
 
 def publish_result(
@@ -154,7 +151,7 @@ def _publish_remote(
         work, scratch = Path(folder) / "work", Path(folder) / "scratch"
         work.mkdir()
         scratch.mkdir()
-        contents = build(JobFolders(work, scratch, place))
+        contents = build(JobFolders(work, scratch, place, is_shared=False))
         inputs.check()
         manifest = write_manifest(work, stage.name, key, **vars(contents), revision=stage.revision)
         names = [file.name for file in manifest.files]

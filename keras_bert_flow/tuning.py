@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -134,16 +135,6 @@ FAILURE = "failure"  # attribute of a failed trial
 DIRECTIONS = {"dev_score": StudyDirection.MAXIMIZE, "held_out_loss": StudyDirection.MINIMIZE}
 
 
-class _HeldLock:
-    """A lock that does nothing: the caller locks the folder, and a lock file left by a kill would block the search."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        return
-
-
 class Search:
     """An Optuna study and its trials, for one process at a time.
 
@@ -160,8 +151,9 @@ class Search:
         self.path, self._tuning = folder / STUDY_FILE, tuning
         if self.path.is_file():  # a line left half-written by a kill, to which the next line would be appended
             os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
-        # Optuna's base class of locks is private
-        storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=_HeldLock()))
+        # The caller locks the folder, and a lock file left by a kill would block the search.
+        held: Any = SimpleNamespace(acquire=lambda: True, release=lambda: None)
+        storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=held))
         pruner = optuna.pruners.MedianPruner(n_startup_trials=tuning.startup_trials)
         self._study = optuna.create_study(
             storage=storage,

@@ -148,6 +148,7 @@ class Batcher:
         follow: called with the number of examples of each call.
     Attributes:
         waiting: the number of examples that wait.
+        thread: the one that answers; it lives until `close`.
     """
 
     def __init__(
@@ -162,12 +163,8 @@ class Batcher:
         self._requests: deque[_Request] = deque()
         self._changed = threading.Condition()
         self.waiting, self._is_open = 0, True
-        self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
-        self._thread.start()
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        self.thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+        self.thread.start()
 
     def submit(self, examples: Sequence[Any]) -> "Future[list[Any]]":
         """Add a request; cancelling its future before its turn removes it.
@@ -192,25 +189,23 @@ class Batcher:
         with self._changed:
             self._is_open = False
             self._changed.notify()
-        self._thread.join(timeout)
+        self.thread.join(timeout)
 
     def _run(self) -> None:
-        while requests := self._take():
-            running = [request for request in requests if request.future.set_running_or_notify_cancel()]
-            if running:
-                self._answer_all(running)
-
-    def _take(self) -> list[_Request]:
-        """Wait for requests and take as many as fit a call; none once closed and empty."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._requests or not self._is_open)
+        """Wait for requests, take as many as fit a call, and answer them; end once closed and empty."""
+        while True:
             taken: list[_Request] = []
             count = 0
-            while self._requests and (not taken or count + len(self._requests[0].examples) <= self._most_examples):
-                taken.append(self._requests.popleft())
-                count += len(taken[-1].examples)
-            self.waiting -= count
-            return taken
+            with self._changed:
+                self._changed.wait_for(lambda: self._requests or not self._is_open)
+                while self._requests and (not taken or count + len(self._requests[0].examples) <= self._most_examples):
+                    taken.append(self._requests.popleft())
+                    count += len(taken[-1].examples)
+                self.waiting -= count
+            if not taken:
+                return
+            if running := [request for request in taken if request.future.set_running_or_notify_cancel()]:
+                self._answer_all(running)
 
     def _answer_all(self, requests: Sequence[_Request]) -> None:
         """Answer requests in one call; if it fails, each in its own, so that one cannot spoil the others."""

@@ -302,7 +302,7 @@ def make_application(
 
     @app.get("/health")
     async def health() -> Response:
-        is_alive = all(batcher.is_alive for batcher in batchers.values())
+        is_alive = all(batcher.thread.is_alive() for batcher in batchers.values())
         longest = {path: model.longest for path, model in asked.items()}
         content = {"status": "ok" if is_alive else "broken", "model": name, "paths": sorted(asked), "tokens": longest}
         return JSONResponse(content, 200 if is_alive else 503)
