@@ -44,6 +44,11 @@ class SplitBatch(grain.experimental.FlatMapTransform):
         return [take_part((x, y, divided), part, self.max_fan_out) for part in range(self.max_fan_out)]
 
 
+def split_batches(dataset: grain.IterDataset, count: int, *share: Any) -> grain.IterDataset:
+    """Split each batch of a dataset into consecutive parts; `share` are the other arguments of `SplitBatch`."""
+    return grain.experimental.FlatMapIterDataset(dataset, SplitBatch(count, *share))
+
+
 def take_part(batch: tuple[dict, dict, dict], part: int, count: int) -> Any:
     """Return the rows of one of `count` equal parts of a batch.
 
@@ -130,8 +135,7 @@ def pretraining_dataset(
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
     batches = dataset.batch(batch_size // count)[number::count].map(to_batch)
     batches = batches[start_step:].to_iter_dataset(READING if records.is_here else READING_ELSEWHERE)
-    if accumulate_batches > 1:
-        batches = grain.experimental.FlatMapIterDataset(batches, SplitBatch(accumulate_batches))
+    batches = split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
     # An attribute, as Grain datasets are made by functions; `ModelWithHead` looks for it.
     batches.steps_per_epoch = -(-len(records) // batch_size) * accumulate_batches
     return batches

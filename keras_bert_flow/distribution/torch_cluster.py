@@ -9,14 +9,13 @@ import re
 from datetime import timedelta
 from functools import partial
 
-import grain
 import numpy as np
 import torch
 import torch.distributed as group
 from torch.distributed.rendezvous import rendezvous
 
 from keras_bert_flow.backends.values import read_variable
-from keras_bert_flow.data.pretraining import SplitBatch
+from keras_bert_flow.data.pretraining import split_batches
 from keras_bert_flow.distribution.cluster import JOIN_SECONDS, Cluster, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import token_loss
 
@@ -70,8 +69,7 @@ class TorchCluster(Cluster):
             variable.assign(replica_seed(read_variable(variable), self.rank))
 
     def feed(self, model, dataset):
-        split = SplitBatch(self._parts, self.processes, lambda total: float(self.sum(np.array([total]))[0]))
-        return grain.experimental.FlatMapIterDataset(dataset, split)
+        return split_batches(dataset, self._parts, self.processes, lambda total: float(self.sum(np.array([total]))[0]))
 
     def merge_metrics(self, model):
         for variable in model.metrics_variables:
