@@ -222,13 +222,10 @@ def plan_shards(size: CorpusSize, config: RecordsConfig, vocabulary_size: int) -
 
 def max_record_bytes(config: RecordsConfig, vocabulary_size: int) -> int:
     """Return the maximum size in bytes of a record in a file, including its framing."""
-    ids, positions = _varint_bytes(vocabulary_size - 1), _varint_bytes(config.sequence_length - 1)
+    largest = (vocabulary_size - 1, config.sequence_length - 1)
+    ids, positions = (max(1, -(-number.bit_length() // 7)) for number in largest)  # as varints, of 7 bits per byte
     per_token, per_prediction = ids + 2, ids + positions + 4  # the masks are 1 byte each, a weight is a float
     return _NAMES_BYTES + per_token * config.sequence_length + per_prediction * config.max_predictions
-
-
-def _varint_bytes(number: int) -> int:
-    return max(1, -(-number.bit_length() // 7))
 
 
 def deal_records(batch: tuple[str, list[bytes]], plan: ShardPlan, seed: int) -> Iterator[Items]:

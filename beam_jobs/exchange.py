@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
@@ -255,21 +256,21 @@ RUN_BYTES = 32_000_000  # sorted by a worker at a time; with 64 MB it took 18 % 
 MOST_RUNS = 2500  # merged at once, 80 GB of items, of which up to two blocks of each run are in memory
 
 
+@dataclass(frozen=True)
 class FileExchange(Exchange):
     """Sort and redistribute through files in a folder. Readers never see the files of failed attempts.
 
-    Args:
+    Attributes:
         folder: folder of the job; every worker must reach it.
     """
 
-    def __init__(self, folder: Path):
-        self._folder = folder
+    folder: Path
 
     def spread(self, name: str, conditions: beam.PCollection | None = None) -> beam.PTransform:
-        return SpreadThroughFiles(self._folder / name, conditions)
+        return SpreadThroughFiles(self.folder / name, conditions)
 
     def sort(self, name, use, *arguments, divide, lift=None) -> beam.PTransform:
-        return SortThroughFiles(self._folder / name, use, *arguments)
+        return SortThroughFiles(self.folder / name, use, *arguments)
 
 
 class SpreadThroughFiles(beam.PTransform):

@@ -3,7 +3,7 @@
 import struct
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -331,15 +331,13 @@ class BuildRecords(CountingDoFn):
 
 
 def _encode(built: Sequence[Instances]) -> list[bytes]:
-    def join(read: Callable[[Instances], np.ndarray]) -> np.ndarray:
-        return np.concatenate([read(instances) for instances in built])
-
+    rows, masked = [instances.rows for instances in built], [instances.masked for instances in built]
     return encode_records(
-        token_ids=join(lambda instances: instances.masked.token_ids),
-        segment_ids=join(lambda instances: instances.rows.segment_ids),
-        lengths=join(lambda instances: instances.rows.lengths),
-        mask_positions=join(lambda instances: instances.masked.positions),
-        mask_ids=join(lambda instances: instances.masked.mask_ids),
-        mask_counts=join(lambda instances: instances.masked.counts),
-        sentence_labels=join(lambda instances: instances.rows.sentence_labels),
+        token_ids=np.concatenate([part.token_ids for part in masked]),
+        segment_ids=np.concatenate([part.segment_ids for part in rows]),
+        lengths=np.concatenate([part.lengths for part in rows]),
+        mask_positions=np.concatenate([part.positions for part in masked]),
+        mask_ids=np.concatenate([part.mask_ids for part in masked]),
+        mask_counts=np.concatenate([part.counts for part in masked]),
+        sentence_labels=np.concatenate([part.sentence_labels for part in rows]),
     )

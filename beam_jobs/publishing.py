@@ -47,16 +47,13 @@ class JobFolders(NamedTuple):
         work: local folder, whose final content is published.
         scratch: local folder; for an output on a disk, one that all workers must reach.
         place: where workers write files to publish: in an object store, or the same as `scratch`.
+        is_shared: whether workers on other machines may reach `scratch`.
     """
 
     work: Path
     scratch: Path
     place: str
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether workers on other machines may reach `scratch`."""
-        return not is_remote(self.place)
+    is_shared: bool = True
 
 
 def publish_result(
@@ -105,7 +102,7 @@ def check_remote_output(output: str, options: Sequence[str] = ()) -> None:
     """
     FileSystems.set_options(PipelineOptions(list(options)))
     check_reachable(output)
-    names = _names(output)
+    names = _list(output)
     if MANIFEST in names:
         return
     for name in names:
@@ -154,7 +151,7 @@ def _publish_remote(
         work, scratch = Path(folder) / "work", Path(folder) / "scratch"
         work.mkdir()
         scratch.mkdir()
-        contents = build(JobFolders(work, scratch, place))
+        contents = build(JobFolders(work, scratch, place, is_shared=False))
         inputs.check()
         manifest = write_manifest(work, stage.name, key, **vars(contents), revision=stage.revision)
         names = [file.name for file in manifest.files]
@@ -162,8 +159,8 @@ def _publish_remote(
             if (work / name).exists():  # the others are there, from the workers
                 upload(work / name, f"{place}/{name}")
         give_names({f"{place}/{name}": f"{output}/{name}" for name in names})
-        found = _names(output).items()
-        remove(output, [path for name, path in found if _OURS.fullmatch(name) and name not in names])
+        found = _list(output).items()
+        remove(output, [file.path for name, file in found if _OURS.fullmatch(name) and name not in names])
         give_names({f"{place}/{MANIFEST}": f"{output}/{MANIFEST}"})
     return output
 
@@ -173,23 +170,23 @@ def _check_finished(output: str, manifest: Manifest, key: str) -> None:
         raise FileExistsError(
             f"The output must be new. Received: {output}, which holds another result. Choose another place."
         )
-    sizes = {found.path: found.size_in_bytes for found in _list(output)}
+    found = _list(output)
     for file in manifest.files:
-        if sizes.get(f"{output}/{file.name}") != file.file_bytes:
+        if file.name not in found or found[file.name].size_in_bytes != file.file_bytes:
             raise FileExistsError(
                 f"Every file of a manifest must exist, undamaged. Received: {output}/{file.name}, which is not. "
                 "To have it made again, move this folder away first."
             )
 
 
-def _names(output: str) -> dict[str, str]:
-    """Return name → path of every file below the output."""
-    return {found.path.removeprefix(f"{output}/"): found.path for found in _list(output)}
+def _list(folder: str) -> dict[str, FileMetadata]:
+    """Return name → path, size and time of every file below a folder.
 
-
-def _list(folder: str) -> Sequence[FileMetadata]:
+    Raises:
+        ValueError: it cannot be reached.
+    """
     try:
-        return list_files(folder)
+        return {found.path.removeprefix(f"{folder}/"): found for found in list_files(folder)}
     except BeamIOError as error:
         raise _out_of_reach(folder, error) from error
 
@@ -228,9 +225,8 @@ def _lease(output: str, place: str) -> Iterator[None]:
 def _remove_leftovers(output: str) -> None:
     """Remove the files of killed jobs: those whose process on this machine is gone, or whose lease has expired."""
     jobs: dict[str, list[FileMetadata]] = {}
-    for found in _list(f"{output}/{_WORK}"):
-        name = found.path.removeprefix(f"{output}/{_WORK}/").split("/")[0]
-        jobs.setdefault(name, []).append(found)
+    for name, found in _list(f"{output}/{_WORK}").items():
+        jobs.setdefault(name.split("/")[0], []).append(found)
     for name, files in jobs.items():
         last_written = max(found.last_updated_in_seconds for found in files)
         if _is_gone(f"{output}/{_WORK}/{name}/{_LEASE}") or last_written < time.time() - QUIET_SECONDS:

@@ -130,21 +130,18 @@ def remove_leftovers(parent: Path) -> None:
     Args:
         parent: the folder that contains outputs.
     """
+    quiet_since = time.time() - QUIET_SECONDS
     for work in parent.glob(f".*{_WORK}"):
         with contextlib.suppress(OSError):  # owned by another user, in use by a job, or removed meanwhile
             if work.is_symlink():  # nothing of ours
                 continue
-            folders = [path for path in work.iterdir() if _JOB_FOLDER.fullmatch(path.name) and _is_quiet(path)]
-            if folders:
+            folders = [path for path in work.iterdir() if _JOB_FOLDER.fullmatch(path.name)]
+            written = {folder: max(path.stat().st_mtime for path in (folder, *folder.rglob("*"))) for folder in folders}
+            if quiet := [folder for folder, last in written.items() if last < quiet_since]:
                 with locked(work.with_suffix(_LOCK), wait=False):
-                    for folder in folders:
+                    for folder in quiet:
                         shutil.rmtree(folder, ignore_errors=True)
                     work.rmdir()  # fails if it is not empty
-
-
-def _is_quiet(folder: Path) -> bool:
-    last_written = max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
-    return last_written < time.time() - QUIET_SECONDS
 
 
 # Refuse, before a job starts, runners and options with which it would fail.

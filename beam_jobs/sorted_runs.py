@@ -8,7 +8,7 @@ import pickle
 import uuid
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import FileIO
 from itertools import chain
 from pathlib import Path
@@ -26,12 +26,12 @@ _TRAILER = 3  # numbers: the end of the last block, and how many numbers each pa
 _LEVEL = 1  # of zstd: records take a third of the bytes for 1 s per GB; level 3 takes 1.5 times as long for 5 % less
 
 
+@dataclass
 class Packer:
     """Pack and unpack elements; for one thread at a time, since it keeps the buffers of zstd."""
 
-    def __init__(self) -> None:
-        self._compressor = zstandard.ZstdCompressor(level=_LEVEL)
-        self._decompressor = zstandard.ZstdDecompressor()
+    _compressor: Any = field(init=False, default_factory=lambda: zstandard.ZstdCompressor(level=_LEVEL))
+    _decompressor: Any = field(init=False, default_factory=zstandard.ZstdDecompressor)
 
     def pack(self, element: Any) -> bytes:
         return self._compressor.compress(pickle.dumps(element, pickle.HIGHEST_PROTOCOL))

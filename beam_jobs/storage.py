@@ -79,8 +79,10 @@ def exists(path: str) -> bool:
     return FileSystems.exists(path)
 
 
-def open_remote(path: str) -> BinaryIO:
-    """Open a file for reading its bytes as stored, with `readline` and `seek`."""
+def open_bytes(path: str) -> BinaryIO:
+    """Open a local or remote file for reading its bytes as stored, with `readline` and `seek`."""
+    if not is_remote(path):
+        return open(path, "rb")
     if find_scheme(path) == HDFS:
         store, name = _split(path)
         return store.open(name)
@@ -209,9 +211,7 @@ class BeamStorage:
         return [path for path in below if path.endswith(suffixes)]
 
     def open(self, path: str) -> BinaryIO:
-        if not is_remote(path):
-            return LOCAL.open(path)
-        return open_remote(path)
+        return open_bytes(path)
 
     def is_output(self, folder: str) -> bool:
         if not is_remote(folder):
@@ -220,7 +220,7 @@ class BeamStorage:
             return True
         if _find(manifest := f"{folder}/{MANIFEST}") is None:
             return False
-        with open_remote(manifest) as file:
+        with open_bytes(manifest) as file:
             return is_manifest(file)
 
     def find_state(self, path: str) -> str | None:
@@ -355,10 +355,3 @@ def put(pairs: Mapping[str, str]) -> None:
             shutil.copyfile(source, unfinished)
         os.replace(unfinished, target)
         unfinished.unlink(missing_ok=True)  # `os.replace` does nothing if the target is a link to the same file
-
-
-def open_bytes(path: str) -> BinaryIO:
-    """Open a local or remote file for reading."""
-    if not is_remote(path):
-        return open(path, "rb")
-    return open_remote(path)

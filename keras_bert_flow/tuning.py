@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -99,15 +100,14 @@ def draw(trial: optuna.Trial, space: Mapping[str, Dimension]) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name, dimension in space.items():
         if dimension.choices is not None:
-            stored = trial.suggest_categorical(name, [*map(_store, dimension.choices)])
-            values[name] = _find_choice(stored, dimension)
+            values[name] = trial.suggest_categorical(name, [*map(_store, dimension.choices)])
             continue
         low, high = dimension.bounds
         if dimension.is_whole:
             values[name] = trial.suggest_int(name, int(low), int(high), log=dimension.log)
         else:
             values[name] = trial.suggest_float(name, float(low), float(high), log=dimension.log)
-    return values
+    return read_params(values, space)
 
 
 def write_overrides(values: Mapping[str, Any]) -> list[str]:
@@ -118,32 +118,21 @@ def write_overrides(values: Mapping[str, Any]) -> list[str]:
 
 def read_params(params: Mapping[str, Any], space: Mapping[str, Dimension]) -> dict[str, Any]:
     """Return the values of a stored trial's parameters, in the order of the space."""
-    return {name: _find_choice(params[name], space[name]) for name in space if name in params}
+    values = {name: params[name] for name in space if name in params}
+    for name, stored in values.items():
+        choices = space[name].choices
+        if choices is not None:
+            values[name] = next(value for value in choices if _store(value) == stored)
+    return values
 
 
 def _store(value: Any) -> Any:
     return json.dumps(value) if isinstance(value, list | tuple | dict) else value
 
 
-def _find_choice(stored: Any, dimension: Dimension) -> Any:
-    if dimension.choices is None:
-        return stored
-    return next(value for value in dimension.choices if _store(value) == stored)
-
-
 STUDY_FILE, STUDY = "study.journal", "search"
 FAILURE = "failure"  # attribute of a failed trial
 DIRECTIONS = {"dev_score": StudyDirection.MAXIMIZE, "held_out_loss": StudyDirection.MINIMIZE}
-
-
-class _HeldLock:
-    """A lock that does nothing: the caller locks the folder, and a lock file left by a kill would block the search."""
-
-    def acquire(self) -> bool:
-        return True
-
-    def release(self) -> None:
-        return
 
 
 class Search:
@@ -162,8 +151,9 @@ class Search:
         self.path, self._tuning = folder / STUDY_FILE, tuning
         if self.path.is_file():  # a line left half-written by a kill, to which the next line would be appended
             os.truncate(self.path, self.path.read_bytes().rfind(b"\n") + 1)
-        # Optuna's base class of locks is private
-        storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=_HeldLock()))
+        # The caller locks the folder, and a lock file left by a kill would block the search.
+        held: Any = SimpleNamespace(acquire=lambda: True, release=lambda: None)
+        storage = JournalStorage(JournalFileBackend(str(self.path), lock_obj=held))
         pruner = optuna.pruners.MedianPruner(n_startup_trials=tuning.startup_trials)
         self._study = optuna.create_study(
             storage=storage,

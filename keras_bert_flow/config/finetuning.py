@@ -207,15 +207,11 @@ class FinetuningConfig(Settings):
     )
 
     @model_validator(mode="after")
-    def _check_repeats(self):
+    def _check_combinations(self):
         lists = (("seeds", "each seed", self.seeds), ("label_counts", "each number", self.label_counts or ()))
         for name, each, values in (*lists, ("lora_targets", "each", self.lora_targets)):
             if len({*values}) < len(values):
                 raise ValueError(f"`{name}` must name {each} once. Received: {list(values)}. Remove the duplicate.")
-        return self
-
-    @model_validator(mode="after")
-    def _check_combinations(self):
         if self.lora_rank is not None and self.frozen_layers is not None:
             raise ValueError(
                 f"`frozen_layers` must go without LoRA, which freezes all layers. Received: frozen_layers="

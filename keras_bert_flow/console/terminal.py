@@ -60,7 +60,8 @@ def open_streams() -> "LostOutput | None":
             os.set_inheritable(number, True)
             stream: Any
             if number == 1:
-                stream = lost = LostOutput()
+                unread = os.fdopen(number, "wb", closefd=False)
+                stream = lost = LostOutput(unread, encoding="utf-8", errors="replace", write_through=True)
             else:
                 stream = os.fdopen(number, mode, closefd=False)
             setattr(sys, name, stream)
@@ -72,9 +73,6 @@ class LostOutput(io.TextIOWrapper):
     """A standard output that nobody reads."""
 
     is_lost = False
-
-    def __init__(self) -> None:
-        super().__init__(os.fdopen(1, "wb", closefd=False), encoding="utf-8", errors="replace", write_through=True)
 
     def write(self, text: str) -> int:
         self.is_lost = self.is_lost or bool(text)

@@ -61,14 +61,16 @@ class RandomAccess(Protocol):
 class Shuffled:
     """Records repeated infinitely and reshuffled in each epoch, a function of (seed, position).
 
+    Args:
+        numbered: whether each comes as (index, record), for `DynamicMasking`: the index seeds its masks.
     Raises:
         ValueError: there are no records.
     """
 
-    def __init__(self, records: RandomAccess, seed: int):
+    def __init__(self, records: RandomAccess, seed: int, numbered: bool = False):
         if not len(records):
             raise ValueError("There must be something to train on. Received: none. Give more text.")
-        self._records, self._seed, self._length = records, seed, len(records)
+        self._records, self._seed, self._numbered, self._length = records, seed, numbered, len(records)
         self._rounds_of = lru_cache(maxsize=2)(self._make_rounds)
 
     def __len__(self) -> int:
@@ -76,7 +78,8 @@ class Shuffled:
 
     def __getitem__(self, place: int) -> Any:
         epoch, index = divmod(place, self._length)
-        return self._records[permute(index, self._length, self._rounds_of(epoch))]
+        number = permute(index, self._length, self._rounds_of(epoch))
+        return (number, self._records[number]) if self._numbered else self._records[number]
 
     def _make_rounds(self, epoch: int) -> list[tuple[int, int]]:
         keys = [keyed_number("order", self._seed, epoch, number) for number in range(_ROUNDS)]
@@ -92,19 +95,6 @@ class Shuffled:
 # Source: Liu et al. 2019 (RoBERTa), section 4.1; arXiv:1907.11692.
 
 Features = Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class NumberedRecords:
-    """Records with their index, which seeds their masks."""
-
-    records: RandomAccess
-
-    def __len__(self) -> int:
-        return len(self.records)
-
-    def __getitem__(self, index: int) -> tuple[int, Features]:
-        return index, self.records[index]
 
 
 @dataclass(frozen=True)

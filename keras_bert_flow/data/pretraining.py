@@ -1,7 +1,6 @@
 """Pre-training datasets for `model.fit`: the order is a function of (seed, epoch, index), so resuming is a slice."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import grain
 import numpy as np
 
-from keras_bert_flow.data.order import DynamicMasking, NumberedRecords, Shuffled
+from keras_bert_flow.data.order import DynamicMasking, Shuffled
 from keras_bert_flow.data.pretraining_records import PretrainingRecords
 from keras_bert_flow.text.objectives.objective import Batch, Features, Objective, find_objective
 
@@ -121,16 +120,16 @@ def pretraining_dataset(
     if masking not in MASKINGS:
         raise ValueError(f"`masking` must be one of {', '.join(MASKINGS)}. Received: masking={masking!r}.")
     if masking == "dynamic":
-        dataset = grain.MapDataset.source(Shuffled(NumberedRecords(records), seed))
+        dataset = grain.MapDataset.source(Shuffled(records, seed, numbered=True))
         dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(masked_fraction), len(records), seed))
     else:
         dataset = grain.MapDataset.source(Shuffled(records, seed))
-    objective = objective or find_objective(records.objective)
-    dataset = dataset.map_with_index(Draws(objective, seed))
+    chosen = objective or find_objective(records.objective)
+    dataset = dataset.map_with_index(lambda place, features: chosen.draw(features, seed, place))
     words: dict[str, Any] = (
         {"label_weights": records.label_weights, "mean_context": records.mean_context} if bag_of_words else {}
     )
-    to_batch = partial(to_model_batch, objective=objective, **words)
+    to_batch = partial(to_model_batch, objective=chosen, **words)
     number, count = share
     if batch_size % count:
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
@@ -162,17 +161,6 @@ def ordered_batches(
         is_real = (np.arange(start, start + size) < total).astype("float32")
         x, y, weights = objective.make_batch(batch)
         yield x, y, {name: (weight.T * is_real).T for name, weight in weights.items()}
-
-
-@dataclass(frozen=True)
-class Draws:
-    """The random draws of an objective at a position of an infinite dataset, a function of (seed, position)."""
-
-    objective: Objective
-    seed: int
-
-    def __call__(self, place: int, features: Features) -> Features:
-        return self.objective.draw(features, self.seed, place)
 
 
 def to_model_batch(

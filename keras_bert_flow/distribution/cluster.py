@@ -39,6 +39,10 @@ class Cluster:
         aborts: whether the backend may abort this process when another one is lost.
         skips_steps: whether a step that is not finite can be left out.
         ask_every_steps: steps between the checks of all processes whether to stop; a check may wait for the device.
+        strategy: the backend's own object for the devices; None for a single one.
+        make_loss: makes the loss of an output over the whole batch; None if the model's own losses do that.
+        losing_errors: kind of error → what its message then holds: those which mean that another process ended or
+            cannot be reached.
     """
 
     processes = 1
@@ -49,6 +53,9 @@ class Cluster:
     skips_steps = True
     liveness: Any = None  # of several processes: a `liveness.Liveness`
     ask_every_steps = 1
+    strategy: Any = None
+    make_loss: Callable[[], Any] | None = None
+    losing_errors: Mapping[type[Exception], re.Pattern] = {}
 
     @property
     def is_first(self) -> bool:
@@ -57,11 +64,11 @@ class Cluster:
 
     def scope(self) -> AbstractContextManager:
         """Return the context in which the model and its optimizer are built and trained."""
-        return nullcontext()
+        return nullcontext() if self.strategy is None else self.strategy.scope()
 
     def losses(self, names) -> dict[str, Any] | None:
         """Return a loss of the whole batch for each output; None if the model's own losses do that."""
-        return None
+        return None if self.make_loss is None else {name: self.make_loss() for name in names}
 
     def prepare(self, model) -> None:
         """Make the optimizer of a compiled model use the gradient of the whole batch."""
@@ -116,7 +123,8 @@ class Cluster:
 
     def find_loss(self, error: Exception) -> str | None:
         """Return the reason in an error which means that another process ended or cannot be reached; None in others."""
-        return None
+        is_loss = any(isinstance(error, kind) and said.search(str(error)) for kind, said in self.losing_errors.items())
+        return find_reason(error) if is_loss else None
 
     def leave(self, failed: bool = False) -> None:
         """Leave the process group; say to the others whether by an error."""
@@ -215,7 +223,10 @@ def _connect(cluster: Cluster, host: str) -> dict[int, socket.socket]:
     connections: dict[int, socket.socket] = {}
     with suppress(OSError):
         if listener is None:
-            connections = _call(host, port, cluster.rank, token)
+            connection = socket.create_connection((host, port), CONNECT_SECONDS)
+            connection.settimeout(None)
+            connection.sendall(cluster.rank.to_bytes(2, "big") + token.to_bytes(_HELLO_BYTES - 2, "big"))
+            connections[0] = connection
         else:
             with listener:
                 connections = _accept(listener, cluster.processes, token)
@@ -241,13 +252,6 @@ def _accept(listener: socket.socket, processes: int, token: int) -> dict[int, so
             else:
                 connection.close()
     return connections
-
-
-def _call(host: str, port: int, rank: int, token: int) -> dict[int, socket.socket]:
-    connection = socket.create_connection((host, port), CONNECT_SECONDS)
-    connection.settimeout(None)
-    connection.sendall(rank.to_bytes(2, "big") + token.to_bytes(_HELLO_BYTES - 2, "big"))
-    return {0: connection}
 
 
 # Check that batches divide evenly over devices; importable without a backend.

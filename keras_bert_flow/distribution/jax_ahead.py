@@ -103,17 +103,8 @@ class Instruction:
     name: str
     type: str
     operation: str
+    operands: list[str]
     rest: str  # operands and attributes
-
-    @property
-    def operands(self) -> list[str]:
-        depth, end = 1, len(self.rest)
-        for place, letter in enumerate(self.rest):
-            depth += (letter == "(") - (letter == ")")
-            if not depth:
-                end = place
-                break
-        return re.findall(r"%([\w.\-]+)", self.rest[:end])
 
 
 @dataclass
@@ -183,8 +174,15 @@ def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
             entry = current if opening.group(1) else entry
         elif current and (found := _INSTRUCTION.match(re.sub(r"\{[^{}]*\}", "", line))):
             name, kind, operation, _ = found.groups()
-            # Attributes hold braces of their own, which the products need.
-            computations[current].append(Instruction(name, kind, operation, line.split(f" {operation}(", 1)[-1]))
+            rest = line.split(f" {operation}(", 1)[-1]  # attributes hold braces of their own, which the products need
+            depth, end = 1, len(rest)
+            for place, letter in enumerate(rest):
+                depth += (letter == "(") - (letter == ")")
+                if not depth:
+                    end = place
+                    break
+            operands = re.findall(r"%([\w.\-]+)", rest[:end])
+            computations[current].append(Instruction(name, kind, operation, operands, rest))
     return computations, entry
 
 

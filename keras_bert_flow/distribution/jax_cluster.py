@@ -13,7 +13,7 @@ import keras
 import numpy as np
 from jax.experimental import multihost_utils
 
-from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, find_reason
+from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import BLOCK, MODEL_AXIS
 
@@ -61,6 +61,7 @@ class JaxCluster(Cluster):
     """
 
     aborts = True
+    losing_errors = {jax.errors.JaxRuntimeError: _LOSS}
 
     def __init__(self, devices: int, layout=None, model_parallel: int = 1):
         self.processes, self.rank = jax.process_count(), jax.process_index()
@@ -69,18 +70,15 @@ class JaxCluster(Cluster):
         self._predict: Any = None  # a model and its compiled function
         names = keras.distribution.list_devices()[:devices]
         if layout is None:
-            self._distribution = keras.distribution.DataParallel(devices=names, auto_shard_dataset=False)
+            self.strategy = keras.distribution.DataParallel(devices=names, auto_shard_dataset=False)
             return
         mesh = keras.distribution.DeviceMesh((self.devices, model_parallel), [BATCH, MODEL], names)
         layout_map = keras.distribution.LayoutMap(mesh)
         for path, axes in layout.items():
             layout_map[path] = axes
-        self._distribution = keras.distribution.ModelParallel(
+        self.strategy = keras.distribution.ModelParallel(
             layout_map=layout_map, batch_dim_name=BATCH, auto_shard_dataset=False
         )
-
-    def scope(self):
-        return self._distribution.scope()
 
     def predict(self, model, x):
         if self._predict is None or self._predict[0] is not model:
@@ -109,9 +107,5 @@ class JaxCluster(Cluster):
         parts = multihost_utils.process_allgather(np.ascontiguousarray(values).view(np.uint8))
         return np.sum(np.asarray(parts).view(np.float64).reshape(self.processes, *values.shape), axis=0)
 
-    def find_loss(self, error):
-        is_loss = isinstance(error, jax.errors.JaxRuntimeError) and _LOSS.search(str(error))
-        return find_reason(error) if is_loss else None
-
     def _find_layout(self, dimensions: int):
-        return self._distribution.get_data_layout((None,) * dimensions).backend_layout
+        return self.strategy.get_data_layout((None,) * dimensions).backend_layout

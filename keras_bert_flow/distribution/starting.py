@@ -85,10 +85,6 @@ def check_count(wanted: int | None, found: int, processes: int = 1) -> int:
     return wanted or found
 
 
-def _count_parts(config: PipelineConfig) -> int:
-    return max(phase.pretraining.accumulate_batches for phase in config.phases)
-
-
 def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Cluster:
     import jax
 
@@ -104,7 +100,7 @@ def _start_jax(config, settings: DistributionConfig, shape: EncoderShape) -> Clu
     count = 1 if settings.kind == SINGLE_DEVICE else check_count(settings.devices, jax.device_count(), processes)
     if count == 1 and settings.kind != MODEL_PARALLEL:
         return _take_one(settings)
-    parts, copies = _count_parts(config), count
+    parts, copies = max(phase.pretraining.accumulate_batches for phase in config.phases), count
     if settings.model_parallel is not None:  # kind: model_parallel
         layout = make_layout(shape, find_family(config.model.family).sharding, settings.model_parallel)
         if count % settings.model_parallel or processes > 1:
@@ -134,7 +130,7 @@ def _start_tensorflow(config, settings: DistributionConfig, shape: EncoderShape)
         count = check_count(settings.devices, len(cluster.list_devices()))
     if count == processes == 1 and settings.kind != TPU:
         return _take_one(settings)
-    parts = _count_parts(config)
+    parts = max(phase.pretraining.accumulate_batches for phase in config.phases)
     if parts > 1:
         raise ValueError(
             "Under TensorFlow's strategies Keras cannot accumulate batches. Received: "
@@ -150,7 +146,7 @@ def _start_tensorflow(config, settings: DistributionConfig, shape: EncoderShape)
             "Under TensorFlow's strategies a step cannot be left out. Received: pretraining.non_finite=skip. "
             "Set it to stop, or take distribution.kind=single, jax or torch."
         )
-    strategy = cluster.make_tpu_strategy() if settings.kind == TPU else cluster.make_strategy(count)
+    strategy = cluster.make_strategy(count, settings.kind == TPU)
     check_count(settings.devices, strategy.num_replicas_in_sync, processes)
     check_batches(config, strategy.num_replicas_in_sync)
     return cluster.TensorFlowCluster(strategy)

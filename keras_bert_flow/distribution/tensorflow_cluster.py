@@ -7,6 +7,7 @@ they reach the optimizer.
 
 import json
 import os
+import re
 from typing import Any
 
 import keras
@@ -16,7 +17,7 @@ from keras_bert_flow.backends.batches import without_autotuning
 from keras_bert_flow.backends.optimizers import dense_gradients
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.pretraining import take_part
-from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, find_reason, replica_seed, seed_variables
+from keras_bert_flow.distribution.cluster import STEPS_BETWEEN_ASKS, Cluster, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import TokenLoss
 
 _LOSSES = (
@@ -39,19 +40,18 @@ def list_devices() -> list[str]:
     return [device.name for device in devices]
 
 
-def make_strategy(devices: int | None = None) -> tf.distribute.Strategy:
-    """Return the distribution strategy for the processes of TF_CONFIG, or for the first `devices` of this process."""
-    if count_processes() > 1:
-        return tf.distribute.MultiWorkerMirroredStrategy()
-    return tf.distribute.MirroredStrategy(list_devices()[:devices])
+def make_strategy(devices: int, is_tpu: bool) -> tf.distribute.Strategy:
+    """Return the distribution strategy for the processes of TF_CONFIG, or for the first `devices` of this process.
 
-
-def make_tpu_strategy() -> tf.distribute.Strategy:
-    """Return the distribution strategy of the TPU in TPU_NAME, or of this machine's TPU.
-
+    Args:
+        is_tpu: whether to take the TPU in TPU_NAME, or that of this machine, instead.
     Raises:
         ValueError: there is no TPU.
     """
+    if not is_tpu and count_processes() > 1:
+        return tf.distribute.MultiWorkerMirroredStrategy()
+    if not is_tpu:
+        return tf.distribute.MirroredStrategy(list_devices()[:devices])
     name = os.environ.get("TPU_NAME", "local")
     try:
         resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=name)
@@ -65,29 +65,44 @@ def make_tpu_strategy() -> tf.distribute.Strategy:
         ) from None
 
 
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class ReplicatedLoss(TokenLoss):
+    """A replica's share of the global mean loss: its weighted sum, divided by the total weight of all replicas."""
+
+    def __init__(self, name="replicated_loss"):
+        super().__init__(reduction="sum", name=name)
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        weights = tf.cast(tf.ones(tf.shape(y_true)) if sample_weight is None else sample_weight, "float32")
+        total = tf.reduce_sum(weights)
+        context = tf.distribute.get_replica_context()
+        if context is not None:  # it is None while Keras infers shapes
+            total = context.all_reduce(tf.distribute.ReduceOp.SUM, total)
+        return super().__call__(y_true, y_pred, tf.math.divide_no_nan(weights, total))
+
+    def get_config(self):
+        return {"name": self.name}
+
+
 class TensorFlowCluster(Cluster):
     """The replicas of a TensorFlow distribution strategy."""
 
     skips_steps = False
+    make_loss = ReplicatedLoss
 
     def __init__(self, strategy: tf.distribute.Strategy):
-        self._strategy = strategy
+        self.strategy = strategy
         resolver = strategy.cluster_resolver
         self.processes = count_processes()
         self.rank = 0
         if self.processes > 1:
             workers = resolver.cluster_spec().as_dict()
             self.rank = resolver.task_id + (len(workers.get("chief", ())) if resolver.task_type == "worker" else 0)
+            self.losing_errors = dict.fromkeys(_LOSSES, re.compile(""))
         self.devices = strategy.num_replicas_in_sync
         self.ask_every_steps = 1 if self.processes == 1 else STEPS_BETWEEN_ASKS
         self._spec = None
         self._predict: Any = None  # a model and its compiled function
-
-    def scope(self):
-        return self._strategy.scope()
-
-    def losses(self, names):
-        return {name: ReplicatedLoss() for name in names}
 
     def prepare(self, model):
         """Sum gradients over the replicas before the optimizer applies them, so that it clips the summed gradient."""
@@ -108,7 +123,7 @@ class TensorFlowCluster(Cluster):
         local = self.devices // self.processes
         for variable in seed_variables(model):
             first = read_variable(variable)
-            for number, part in enumerate(self._strategy.experimental_local_results(variable.value)):
+            for number, part in enumerate(self.strategy.experimental_local_results(variable.value)):
                 part.assign(replica_seed(first, self.rank * local + number))
 
     def feed(self, model, dataset):
@@ -126,10 +141,9 @@ class TensorFlowCluster(Cluster):
                 for part in range(local):
                     yield take_part(batch, part, local)
 
-        def make_parts(_):
-            return without_autotuning(tf.data.Dataset.from_generator(read_parts, output_signature=self._spec))
-
-        return self._strategy.distribute_datasets_from_function(make_parts)
+        return self.strategy.distribute_datasets_from_function(
+            lambda _: without_autotuning(tf.data.Dataset.from_generator(read_parts, output_signature=self._spec))
+        )
 
     def predict(self, model, x):
         """Predict on the first local replica: under a strategy Keras repeats the rows on every replica."""
@@ -137,9 +151,6 @@ class TensorFlowCluster(Cluster):
             self._predict = model, tf.function(lambda x: model(x, training=False))
         outputs = self._predict[1]({name: tf.convert_to_tensor(values) for name, values in x.items()})
         return {name: output.numpy() for name, output in outputs.items()}
-
-    def find_loss(self, error):
-        return find_reason(error) if self.processes > 1 and isinstance(error, _LOSSES) else None
 
     def sum(self, values):
         return values if self.processes == 1 else self._add_up(tf.constant(values)).numpy()
@@ -153,23 +164,4 @@ class TensorFlowCluster(Cluster):
             is_first = context.replica_id_in_sync_group % local == 0
             return context.all_reduce(tf.distribute.ReduceOp.SUM, tf.where(is_first, values, tf.zeros_like(values)))
 
-        return self._strategy.experimental_local_results(self._strategy.run(add))[0]
-
-
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
-class ReplicatedLoss(TokenLoss):
-    """A replica's share of the global mean loss: its weighted sum, divided by the total weight of all replicas."""
-
-    def __init__(self, name="replicated_loss"):
-        super().__init__(reduction="sum", name=name)
-
-    def __call__(self, y_true, y_pred, sample_weight=None):
-        weights = tf.cast(tf.ones(tf.shape(y_true)) if sample_weight is None else sample_weight, "float32")
-        total = tf.reduce_sum(weights)
-        context = tf.distribute.get_replica_context()
-        if context is not None:  # it is None while Keras infers shapes
-            total = context.all_reduce(tf.distribute.ReduceOp.SUM, total)
-        return super().__call__(y_true, y_pred, tf.math.divide_no_nan(weights, total))
-
-    def get_config(self):
-        return {"name": self.name}
+        return self.strategy.experimental_local_results(self.strategy.run(add))[0]

@@ -7,6 +7,7 @@ gradients are averaged before they reach the optimizer.
 import os
 import re
 from datetime import timedelta
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.data.pretraining import split_batches
-from keras_bert_flow.distribution.cluster import JOIN_SECONDS, Cluster, find_reason, replica_seed, seed_variables
+from keras_bert_flow.distribution.cluster import JOIN_SECONDS, Cluster, replica_seed, seed_variables
 from keras_bert_flow.models.defaults import token_loss
 
 # What the collective operations of gloo and NCCL raise, as RuntimeError
@@ -30,6 +31,8 @@ class TorchCluster(Cluster):
     """
 
     computes_apart = True
+    make_loss = staticmethod(partial(token_loss, is_sum=True))
+    losing_errors = {group.DistError: re.compile(""), RuntimeError: _LOSS}
 
     def __init__(self, accumulate_batches: int = 1):
         kind = "gloo"
@@ -45,9 +48,6 @@ class TorchCluster(Cluster):
         group.init_process_group(kind, store=store, rank=self.rank, world_size=self.processes)
         self.devices = self.processes
         self._parts = accumulate_batches
-
-    def losses(self, names):
-        return {name: token_loss(is_sum=True) for name in names}
 
     def prepare(self, model):
         """Average gradients over the processes before the optimizer applies them, all in one message."""
@@ -84,10 +84,6 @@ class TorchCluster(Cluster):
         parts = [torch.empty(values.shape, dtype=torch.float64) for _ in range(self.processes)]
         group.all_gather(parts, torch.from_numpy(np.ascontiguousarray(values)))
         return np.sum([part.numpy() for part in parts], axis=0)
-
-    def find_loss(self, error):
-        is_loss = isinstance(error, group.DistError) or (isinstance(error, RuntimeError) and _LOSS.search(str(error)))
-        return find_reason(error) if is_loss else None
 
     def close(self):
         group.destroy_process_group()

@@ -40,36 +40,38 @@ class Limits:
     seconds: float = 30.0
 
 
+@dataclass(frozen=True)
 class LimitedRequests:
     """ASGI middleware that refuses requests without the token, too large ones, and those that arrive too slowly.
 
-    Args:
+    Attributes:
         token: to be given as `Authorization: Bearer TOKEN`; None if nobody needs one.
     """
 
-    def __init__(self, app: App, limits: Limits, token: str | None):
-        self._app, self._limits, self._token = app, limits, token
+    app: App
+    limits: Limits
+    token: str | None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
         headers = dict(scope["headers"])
-        if self._token is not None and scope["path"] not in OPEN_PATHS:
+        if self.token is not None and scope["path"] not in OPEN_PATHS:
             scheme, _, given = headers.get(b"authorization", b"").partition(b" ")
-            if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self._token.encode()):
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), self.token.encode()):
                 line = "A request must have the token: `Authorization: Bearer TOKEN`."
                 await refuse(send, HTTPStatus.UNAUTHORIZED, line)
                 return
         try:
-            async with asyncio.timeout(self._limits.seconds):
+            async with asyncio.timeout(self.limits.seconds):
                 body = await self._read(headers, receive)
         except TimeoutError:
-            line = f"A request must arrive within {self._limits.seconds:g} seconds."
+            line = f"A request must arrive within {self.limits.seconds:g} seconds."
             await refuse(send, HTTPStatus.REQUEST_TIMEOUT, line)
             return
         except ValueError:
-            line = f"A request must have at most {self._limits.body_bytes:,} bytes. Send the texts in several."
+            line = f"A request must have at most {self.limits.body_bytes:,} bytes. Send the texts in several."
             await refuse(send, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, line)
             return
         if body is None:  # the client is gone
@@ -79,7 +81,7 @@ class LimitedRequests:
         async def replay() -> MutableMapping[str, Any]:
             return messages.pop(0) if messages else await receive()
 
-        await self._app(scope, replay, send)
+        await self.app(scope, replay, send)
 
     async def _read(self, headers: dict[bytes, bytes], receive: Receive) -> bytes | None:
         """Read the body of a request; None if the client has left.
@@ -88,7 +90,7 @@ class LimitedRequests:
             ValueError: it is too large.
         """
         length = headers.get(b"content-length", b"")
-        if length.isdigit() and int(length) > self._limits.body_bytes:
+        if length.isdigit() and int(length) > self.limits.body_bytes:
             raise ValueError
         body = bytearray()
         while True:
@@ -96,7 +98,7 @@ class LimitedRequests:
             if message["type"] == "http.disconnect":
                 return None
             body += message.get("body", b"")
-            if len(body) > self._limits.body_bytes:
+            if len(body) > self.limits.body_bytes:
                 raise ValueError
             if not message.get("more_body"):
                 return bytes(body)
@@ -144,6 +146,9 @@ class Batcher:
         most_examples: of one call, unless a single request has more.
         most_waiting: examples that may wait before requests are refused.
         follow: called with the number of examples of each call.
+    Attributes:
+        waiting: the number of examples that wait.
+        thread: the one that answers; it lives until `close`.
     """
 
     def __init__(
@@ -155,20 +160,11 @@ class Batcher:
     ):
         self._answer, self._most_examples, self._most_waiting = answer, most_examples, most_waiting
         self._follow = follow
-        self._waiting: deque[_Request] = deque()
+        self._requests: deque[_Request] = deque()
         self._changed = threading.Condition()
-        self._count, self._is_open = 0, True
-        self._thread = threading.Thread(target=self._run, name="batcher", daemon=True)
-        self._thread.start()
-
-    @property
-    def waiting(self) -> int:
-        """The number of examples that wait."""
-        return self._count
-
-    @property
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        self.waiting, self._is_open = 0, True
+        self.thread = threading.Thread(target=self._run, name="batcher", daemon=True)
+        self.thread.start()
 
     def submit(self, examples: Sequence[Any]) -> "Future[list[Any]]":
         """Add a request; cancelling its future before its turn removes it.
@@ -181,10 +177,10 @@ class Batcher:
         with self._changed:
             if not self._is_open:
                 raise Closed
-            if self._count + len(examples) > self._most_waiting:
+            if self.waiting + len(examples) > self._most_waiting:
                 raise Overloaded
-            self._waiting.append(_Request(examples, future))
-            self._count += len(examples)
+            self._requests.append(_Request(examples, future))
+            self.waiting += len(examples)
             self._changed.notify()
         return future
 
@@ -193,25 +189,23 @@ class Batcher:
         with self._changed:
             self._is_open = False
             self._changed.notify()
-        self._thread.join(timeout)
+        self.thread.join(timeout)
 
     def _run(self) -> None:
-        while requests := self._take():
-            running = [request for request in requests if request.future.set_running_or_notify_cancel()]
-            if running:
-                self._answer_all(running)
-
-    def _take(self) -> list[_Request]:
-        """Wait for requests and take as many as fit a call; none once closed and empty."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or not self._is_open)
+        """Wait for requests, take as many as fit a call, and answer them; end once closed and empty."""
+        while True:
             taken: list[_Request] = []
             count = 0
-            while self._waiting and (not taken or count + len(self._waiting[0].examples) <= self._most_examples):
-                taken.append(self._waiting.popleft())
-                count += len(taken[-1].examples)
-            self._count -= count
-            return taken
+            with self._changed:
+                self._changed.wait_for(lambda: self._requests or not self._is_open)
+                while self._requests and (not taken or count + len(self._requests[0].examples) <= self._most_examples):
+                    taken.append(self._requests.popleft())
+                    count += len(taken[-1].examples)
+                self.waiting -= count
+            if not taken:
+                return
+            if running := [request for request in taken if request.future.set_running_or_notify_cancel()]:
+                self._answer_all(running)
 
     def _answer_all(self, requests: Sequence[_Request]) -> None:
         """Answer requests in one call; if it fails, each in its own, so that one cannot spoil the others."""

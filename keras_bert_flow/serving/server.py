@@ -286,10 +286,11 @@ def make_application(
             texts = [body.input] if isinstance(body.input, str) else body.input
             if not texts:
                 raise HTTPException(422, "`input` must hold a text. Received: an empty list.")
-            vectors = [cut(answer["embedding"], body.dimensions) for answer in await ask("/embed", texts)]
+            vectors: list[Any] = [cut(answer["embedding"], body.dimensions) for answer in await ask("/embed", texts)]
+            if body.encoding_format == "base64":  # of little-endian float32
+                vectors = [base64.b64encode(np.asarray(vector, "<f4").tobytes()).decode() for vector in vectors]
             data = [
-                {"object": "embedding", "index": index, "embedding": encode(vector, body.encoding_format)}
-                for index, vector in enumerate(vectors)
+                {"object": "embedding", "index": index, "embedding": vector} for index, vector in enumerate(vectors)
             ]
             count = sum(asked["/embed"].count(asked["/embed"].make_example(text)) for text in texts)
             usage = {"prompt_tokens": count, "total_tokens": count}
@@ -301,7 +302,7 @@ def make_application(
 
     @app.get("/health")
     async def health() -> Response:
-        is_alive = all(batcher.is_alive for batcher in batchers.values())
+        is_alive = all(batcher.thread.is_alive() for batcher in batchers.values())
         longest = {path: model.longest for path, model in asked.items()}
         content = {"status": "ok" if is_alive else "broken", "model": name, "paths": sorted(asked), "tokens": longest}
         return JSONResponse(content, 200 if is_alive else 503)
@@ -391,13 +392,6 @@ def cut(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
     kept = np.asarray(vector[:dimensions])
     length = float(np.linalg.norm(kept))
     return (kept / length if length else kept).tolist()
-
-
-def encode(vector: Sequence[float], encoding_format: str) -> Any:
-    """Return a vector as numbers, or as the base64 text of little-endian float32."""
-    if encoding_format == "float":
-        return vector
-    return base64.b64encode(np.asarray(vector, dtype="<f4").tobytes()).decode()
 
 
 def answer_json(content: Any) -> Response:

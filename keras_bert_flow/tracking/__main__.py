@@ -11,6 +11,7 @@ import signal
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from keras_bert_flow.by_name import Registry
@@ -33,18 +34,19 @@ END_SECONDS, HURRIED_SECONDS = 30.0, 5.0
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "20", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2"}
 
 
+@dataclass
 class Messages:
     """Line reader for a pipe; the buffer of an ordinary reader could hide a line from `select`."""
 
-    def __init__(self, descriptor: int):
-        self._descriptor, self._read = descriptor, b""
+    descriptor: int
+    _read: bytes = b""
 
     def read_line(self, seconds: float | None = None) -> bytes | None:
         """Return a line; b"" at the end of the pipe, None after a timeout of `seconds`."""
         while b"\n" not in self._read:
-            if not select.select([self._descriptor], [], [], seconds)[0]:
+            if not select.select([self.descriptor], [], [], seconds)[0]:
                 return None
-            more = os.read(self._descriptor, 1 << 16)
+            more = os.read(self.descriptor, 1 << 16)
             if not more:
                 return b""
             self._read += more

@@ -62,19 +62,20 @@ def find_numbers(values: Mapping[str, Any]) -> dict[str, float]:
 # Read the lines appended to a growing log.
 
 
+@dataclass
 class LogTail:
     """Reads the new lines of a log; a partially written line is returned once it is complete.
 
-    Args:
+    Attributes:
         path: path of `log.jsonl`, which need not exist yet.
     """
 
-    def __init__(self, path: Path):
-        self._path, self._offset = path, 0
+    path: Path
+    _offset: int = 0
 
     def read(self) -> list[dict[str, Any]]:
         try:
-            with open(self._path, "rb") as file:
+            with open(self.path, "rb") as file:
                 file.seek(self._offset)
                 whole, newline, _ = file.read().rpartition(b"\n")
         except FileNotFoundError:

@@ -45,7 +45,7 @@ class MlflowRun:
     def close(self, status: str, metrics: Mapping[str, Any]) -> None:
         step, final = max(self._last_step, 0), find_numbers(metrics)
         if final:
-            now = _now()
+            now = round(time.time() * 1000)
             self._client.log_batch(
                 self._id, metrics=[Metric(FINAL + name, value, now, step) for name, value in final.items()]
             )
@@ -81,14 +81,11 @@ def _pack(lines: Sequence[Mapping[str, Any]]) -> Iterator[list[Metric]]:
     """Group the metrics of whole lines into requests of at most `MAX_METRICS`."""
     packed: list[Metric] = []
     for line in lines:
-        metrics = [Metric(name, value, _now(), line["step"]) for name, value in find_numbers(line).items()]
+        now = round(time.time() * 1000)
+        metrics = [Metric(name, value, now, line["step"]) for name, value in find_numbers(line).items()]
         if packed and len(packed) + len(metrics) > MAX_METRICS:
             yield packed
             packed = []
         packed += metrics
     if packed:
         yield packed
-
-
-def _now() -> int:
-    return round(time.time() * 1000)

@@ -115,9 +115,9 @@ def test_jobs_at_once_do_not_meet(built, corpus, vocabulary_file, tmp_path):
 def test_leftovers_that_cannot_be_looked_at_are_no_obstacle(failing, tmp_path, monkeypatch):
     make_leftover(tmp_path)
 
-    def fail(folder):
+    def fail(folder, pattern):
         raise failing
 
-    monkeypatch.setattr(running, "_is_quiet", fail)
+    monkeypatch.setattr(Path, "rglob", fail)
     remove_leftovers(tmp_path)
     assert names_in(tmp_path) == [".killed.lock", ".killed.work"]

@@ -95,7 +95,7 @@ def test_closing_answers_those_that_wait(model):
     closing.start()
     model.may_go.set()
     closing.join(PATIENCE_SECONDS)
-    assert not batcher.is_alive
+    assert not batcher.thread.is_alive()
     assert (take(running), take(waiting)) == ([0], [2])
     with pytest.raises(Closed):
         batcher.submit([2])
