@@ -37,7 +37,7 @@ test test-all: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_cpu_u
 test test-all: $(VENV)/.installed-all
 	@echo "Testing: three processes at a time; this takes many minutes, silently."
 	$(MAKE) --no-print-directory --jobs 3 --output-sync=target \
-		.test-torch .test-jobs lint .test-rest .test-jax .test-text .test-tensorflow .test-flows SELECTED='$(SELECTED)'
+		.test-torch .test-jobs lint .test-rest .test-jax .test-flows .test-text .test-tensorflow SELECTED='$(SELECTED)'
 
 .test-%: export OMP_NUM_THREADS = 1
 .test-%: export TF_NUM_INTRAOP_THREADS = 1
