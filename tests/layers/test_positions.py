@@ -100,7 +100,7 @@ def test_buckets_are_those_of_deberta(num_buckets, max_distance):
     np.testing.assert_array_equal(ours, np.clip(theirs.numpy(), 0, 2 * num_buckets - 1))
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_attention_is_that_of_xlnet():
     from transformers.models.xlnet.modeling_xlnet import XLNetModel, XLNetRelativeAttention
 

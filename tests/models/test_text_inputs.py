@@ -27,7 +27,7 @@ def model(folder):
     return model
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_texts_give_what_their_inputs_give(model, folder):
     transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
