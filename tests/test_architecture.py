@@ -23,7 +23,7 @@ ALLOWED = {
     "console": "rich",
     "files": "console yaml",
     "config": "console files tasks text pydantic",  # of tasks and text what is registered, and the settings of tasks
-    "results": "config console files text pydantic",
+    "results": "config console files installed text pydantic",
     # The last two, which come with Beam, only where a file needs them.
     "text": "by_name console files numpy tokenizers pyarrow zstandard",
     "records": "files results numpy google_crc32c",

@@ -182,7 +182,8 @@ def _check_model(folder: Path) -> None:
 def explain(error: Exception) -> int:
     """Print a user's error in one line and return the exit status; raise any other error."""
     message = " ".join(str(error).split())
-    if type(error).__name__ == "Interrupted":  # its module would import Keras
+    # By name: a process without Keras must not load it to say what went wrong.
+    if type(error).__name__ == "Interrupted":
         status = interrupts.CHECKPOINTED
     elif type(error).__name__ == "LostProcess":
         status = interrupts.PROCESS_LOST

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from importlib import metadata
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,6 +35,7 @@ from keras_bert_flow.files.paths import (
     open_shared,
     refuse_link,
 )
+from keras_bert_flow.installed import find_version
 
 KEY_LENGTH = 16  # hexadecimal digits; 64 bits: a collision needs some 10^9 results
 CHUNK_BYTES = 1 << 20
@@ -64,10 +64,7 @@ def canonical_json(value: Any) -> str:
 
 
 def package_version() -> str:
-    try:
-        return metadata.version("keras-bert-flow")
-    except metadata.PackageNotFoundError:  # run from a source tree that is not installed
-        return "source"
+    return find_version("keras-bert-flow") or "source"  # a source tree that is not installed
 
 
 def file_digest(path: str | Path) -> str:

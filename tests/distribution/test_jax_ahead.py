@@ -122,7 +122,9 @@ def test_gradients_are_summed_over_chips_at_once(step):
     assert set(found["collectives"]) == {"all-reduce"}
     sizes = found["collectives"]["all-reduce"]
     # Those of kernels in bfloat16, and those of the embeddings and norms in float32; what remains are sums and counts.
-    assert sizes[1] > 20 * sum(sizes[2:]) and sum(sizes) < 4 * found["weights"] * 1.5
+    assert sizes[1] > 20 * sum(sizes[2:])
+    # The table, 0.37 of these weights, is sent in both types: 0.63 · 2 + 0.37 · (2 + 4) = 3.5 bytes for each weight.
+    assert sum(sizes) < 3.6 * found["weights"]
     assert found["host"] == found["whole_batches"] == []
 
 
@@ -140,7 +142,7 @@ def test_more_chips_hold_less_each():
     few, many = (compile_elsewhere(f"v5e-{chips}", "pretraining", 32 * 63) for chips in (8, 32))
     assert many["host"] == many["whole_batches"] == []
     assert 0.9 * few["state_bytes"] < many["state_bytes"] < few["state_bytes"]  # the same weights, and less of a batch
-    assert many["temporary_bytes"] < 0.5 * few["temporary_bytes"]
+    assert many["temporary_bytes"] < 0.5 * few["temporary_bytes"]  # a quarter of the rows, and gradients of all weights
 
 
 @pytest.mark.slow
