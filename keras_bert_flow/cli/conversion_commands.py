@@ -176,7 +176,7 @@ def push(
     name, branch = check_push(address, is_sent=not dry_run)
     directory = ModelDirectory(model)
     directory.verify()
-    directory.tensors.check_finite()
+    directory.opened.tensors.check_finite()
     write_license(model / CARD, license)
     for file in list_model_files(model):
         show(f"{file.relative_to(model)}, {file.stat().st_size:,} bytes")

@@ -335,7 +335,7 @@ class AdaptedTensors(TensorMapping):
         self._base, self._adapter, self._scale = base, adapter, scale
         modules = {name.partition(".lora_")[0] for name in adapter if ".lora_" in name}
         whole = {name: shape for name, shape in adapter.shapes.items() if ".lora_" not in name}
-        super().__init__(base.shapes | whole, adapter.path)
+        self.shapes, self.path = base.shapes | whole, adapter.path
         self._adapted = {f"{module}.weight": (module + FIRST, module + SECOND) for module in modules}
         self.merged, self.whole = sorted(self._adapted), {*whole}
         known = {name for pair in self._adapted.values() for name in pair} | self.whole

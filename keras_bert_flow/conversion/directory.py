@@ -4,7 +4,7 @@ import math
 import os
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from keras_bert_flow.conversion.adapters import (
     AdaptedTensors,
@@ -42,6 +42,20 @@ _MASKED_LM_SIZES: dict[str, dict[str, tuple[str, ...]]] = {
     "mlm_transform/layer_norm": {"weight": ("embedding_dim",), "bias": ("embedding_dim",)},
     "mlm": {"bias": ("vocabulary_size",)},
 }
+
+
+class OpenedModel(NamedTuple):
+    """The configuration and the tensors of a model directory.
+
+    Attributes:
+        config: the content of `config.json`, and whether a masked-LM head is tied where the tensors say so.
+        tensors: by their current names, read lazily; those of an adapter merged with its base model's.
+        remarks: what reading the tensors renames or leaves out, one clause each.
+    """
+
+    config: dict[str, Any]
+    tensors: StoredTensors | AdaptedTensors
+    remarks: tuple[str, ...]
 
 
 class ModelDirectory:
@@ -97,26 +111,6 @@ class ModelDirectory:
         """The arguments of the encoder."""
         return read_hf_config(self.stored_config, str(self.source))
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """The content of `config.json`, and whether a masked-LM head is tied where the tensors say so."""
-        return self._opened[0]
-
-    @property
-    def tensors(self) -> StoredTensors | AdaptedTensors:
-        """The tensors by their current names, read lazily; those of an adapter merged with its base model's.
-
-        Raises:
-            FileNotFoundError: the folder, its config.json, its model.safetensors or an adapter's base model is missing.
-            ValueError: a file is damaged, does not fit the others or is of an unknown family; the message names it.
-        """
-        return self._opened[1]
-
-    @property
-    def remarks(self) -> tuple[str, ...]:
-        """What reading the tensors renames or leaves out, one clause each."""
-        return self._opened[2]
-
     @cached_property
     def num_pieces(self) -> int:
         """The number of pieces of the tokenizer, at most that of the rows of the embeddings, which it is if unknown.
@@ -144,7 +138,13 @@ class ModelDirectory:
         return find_base(self.folder, self._base) if is_adapter(self.folder) else self.folder
 
     @cached_property
-    def _opened(self) -> tuple[dict[str, Any], StoredTensors | AdaptedTensors, tuple[str, ...]]:
+    def opened(self) -> OpenedModel:
+        """The model whose files fit together.
+
+        Raises:
+            FileNotFoundError: the folder, its config.json, its model.safetensors or an adapter's base model is missing.
+            ValueError: a file is damaged, does not fit the others or is of an unknown family; the message names it.
+        """
         config, source = self.stored_config, str(self.source)
         shape, table = read_shape(config, source), find_table_of(config, source)
         stored = resolve_names(config, table, open_model_tensors(self._whole, self.files))
@@ -158,7 +158,7 @@ class ModelDirectory:
         check_leftovers(shape, table, tensors)
         check_memory(tensors)
         _ = self.num_pieces  # raises if the tokenizer does not fit the model
-        return config, tensors, stored.remarks
+        return OpenedModel(config, tensors, stored.remarks)
 
 
 def check_model_directory(folder: Path) -> ModelDirectory:
@@ -172,7 +172,7 @@ def check_model_directory(folder: Path) -> ModelDirectory:
     """
     directory = ModelDirectory(folder)
     directory.verify()
-    _ = directory.tensors, directory.tokenizer
+    _ = directory.opened, directory.tokenizer
     return directory
 
 
@@ -180,7 +180,7 @@ def check_words_head(model: str | Path | ModelDirectory) -> None:
     """Raise ValueError unless a directory has the bag-of-words layers that `pooling: bag_of_words` starts from."""
     directory = ModelDirectory.of(model)
     for layer in WORDS_TRANSFORM.values():
-        if (name := f"{layer}.weight") not in directory.tensors:
+        if (name := f"{layer}.weight") not in directory.opened.tensors:
             raise ValueError(
                 f"`pooling: bag_of_words` must go on from the head of a bag of words. Received: {directory}, without "
                 f"`{name}`. Pre-train with `pretraining.bag_of_words` above 0, or choose another pooling."
@@ -191,10 +191,10 @@ def check_masked_lm(model: str | Path | ModelDirectory) -> dict[str, Any]:
     """Check that the files of a model directory fit together, and that it has a masked-LM head.
 
     Raises:
-        FileNotFoundError, ValueError: as for `ModelDirectory.tensors`, or there is no such head.
+        FileNotFoundError, ValueError: as for `ModelDirectory.opened`, or there is no such head.
     """
     directory = ModelDirectory.of(model)
-    config, tensors, source = directory.config, directory.tensors, str(directory.source)
+    (config, tensors, _), source = directory.opened, str(directory.source)
     shape, names = read_shape(config, source), find_table_of(config, source).name_heads(MASKED_LM_HEAD, "ForMaskedLM")
     for layer, parts in _MASKED_LM_SIZES.items():
         for part, sizes in parts.items():

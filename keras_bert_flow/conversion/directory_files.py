@@ -105,11 +105,7 @@ def _describe_misfit(path: Path, what: str, count: int, vocabulary_size: int) ->
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON object, one field per line."""
-    path.write_bytes(_encode_json(content))
-
-
-def _encode_json(content: dict[str, Any]) -> bytes:
-    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
+    path.write_bytes((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def check_vocabulary(path: Path, vocabulary_size: int, num_pieces: int | None = None, read: Read = read_file) -> int:
@@ -153,7 +149,8 @@ def write_vocabulary(
 
 def describe_vocabulary(tokenizer: WordPieceTokenizer, max_positions: int) -> bytes:
     """Return the content of `tokenizer_config.json` for a `vocab.txt`."""
-    return _encode_json(tokenizer.describe_settings() | {"model_max_length": max_positions} | SPECIAL_TOKENS)
+    content = tokenizer.describe_settings() | {"model_max_length": max_positions} | SPECIAL_TOKENS
+    return (json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode()
 
 
 # Translate between the constructor arguments of our models and Hugging Face's `config.json`.

@@ -116,7 +116,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     saved = find_saved_as(model_class)
     check_overrides(overrides, saved.options)
     directory = read_directory(path)
-    folder, config, tensors = directory.folder, directory.config, directory.tensors
+    folder, (config, tensors, _) = directory.folder, directory.opened
     table = find_table(config["model_type"])
     is_new = new_head or not has_head(saved, config, tensors, table)
     shared = {name: overrides[name] for name in OVERRIDES if name in overrides and name != "name"}
@@ -348,8 +348,8 @@ def load_backbone(path, kind: type[Backbone] = Backbone, **overrides) -> Backbon
     """
     check_overrides(overrides)
     directory = read_directory(path)
-    tensors = directory.tensors
-    use_pooler = has_pooler(directory.config["model_type"], kind.saved_as, tensors)
+    config, tensors, _ = directory.opened
+    use_pooler = has_pooler(config["model_type"], kind.saved_as, tensors)
     backbone = make_backbone(directory, kind, **overrides, use_pooler=use_pooler)
     import_tensors(backbone, backbone, kind.saved_as, tensors)
     return backbone
@@ -375,7 +375,7 @@ def load_pretrainer(
     saved = find_saved_as(model_class)
     check_overrides(overrides)
     directory = read_directory(path)
-    config, tensors = directory.config, directory.tensors
+    config, tensors, _ = directory.opened
     shared = {name: value for name, value in overrides.items() if name != "name"}
     backbone = make_backbone(directory, **shared, use_pooler=saved.use_pooler)
     named = {name: value for name, value in overrides.items() if name == "name"}

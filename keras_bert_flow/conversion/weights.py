@@ -203,8 +203,9 @@ def read_directory(model) -> ModelDirectory:
     """
     directory = ModelDirectory.of(model)
     directory.verify()
-    directory.tensors.check_finite()
-    if unread := list_unread(find_table(directory.config["model_type"]), directory.tensors):
+    config, tensors, _ = directory.opened
+    tensors.check_finite()
+    if unread := list_unread(find_table(config["model_type"]), tensors):
         _logger.warning(
             "%s: %d tensors of no head known here are not read: %s.", directory.folder, len(unread), name_some(unread)
         )

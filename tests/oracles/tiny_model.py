@@ -82,5 +82,5 @@ def write_tiny_model(
 def check_directory(folder: str | Path) -> dict[str, Any]:
     """Check that the files of a model directory fit together, and return the arguments of its encoder."""
     directory = ModelDirectory(folder)
-    _ = directory.tensors
+    _ = directory.opened
     return directory.settings

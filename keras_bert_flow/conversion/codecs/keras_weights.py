@@ -28,7 +28,7 @@ class KerasWeights(TensorMapping):
     """
 
     def __init__(self, path: Path, places: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]):
-        super().__init__(shapes, path)
+        self.shapes, self.path = dict(shapes), path
         self._places = places
 
     def __getitem__(self, name: str) -> np.ndarray:

@@ -25,13 +25,13 @@ from keras_bert_flow.results.artifacts import OpenedFiles, follow_umask, release
 class TensorMapping(Mapping[str, np.ndarray]):
     """Mapping of names to tensors that are read lazily; names and shapes are known without reading.
 
-    Args:
+    Attributes:
         shapes: name → shape.
         path: the file to name in messages.
     """
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], path: Path):
-        self.shapes, self.path = dict(shapes), path
+    shapes: dict[str, tuple[int, ...]]
+    path: Path
 
     @abstractmethod
     def __getitem__(self, name: str) -> np.ndarray:
@@ -103,7 +103,7 @@ class StoredTensors(TensorMapping):
     """
 
     def __init__(self, path: Path, places: dict[str, _Place]):
-        super().__init__({name: place.shape for name, place in places.items()}, path)
+        self.path, self.shapes = path, {name: place.shape for name, place in places.items()}
         self.dtypes = {name: place.dtype for name, place in places.items()}
         self._places = places
 
@@ -291,18 +291,16 @@ def _check_entries(entries: Mapping[str, object]) -> Iterator[tuple[str, tuple[i
         dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
         if not isinstance(dtype, str) or dtype not in _BITS:
             raise ValueError(f"{shown} has the unknown dtype {abridge(ascii(dtype))}")
-        if not _are_counts(shape) or not _are_counts(offsets) or len(offsets) != 2:
+        # Python's integers do not overflow, but a product of a million of them is slow.
+        are_counts = all(
+            isinstance(values, list)
+            and len(values) <= 32
+            and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
+            for values in (shape, offsets)
+        )
+        if not are_counts or len(offsets) != 2:
             raise ValueError(f"shape and data_offsets of {shown} must be whole numbers from 0")
         first, last = offsets
         if 8 * (last - first) != math.prod(shape) * _BITS[dtype]:
             raise ValueError(f"{shown} has another number of bytes than its shape")
         yield name, (first, last, dtype, tuple(shape))
-
-
-def _are_counts(values: object) -> bool:
-    # Python's integers do not overflow, but a product of a million of them is slow.
-    return (
-        isinstance(values, list)
-        and len(values) <= 32
-        and all(type(value) is int and 0 <= value < 1 << 63 for value in values)
-    )

@@ -295,7 +295,7 @@ class TensorBundle(TensorMapping):
     """
 
     def __init__(self, path: Path, files: list[Path], places: Mapping[str, _Place]):
-        super().__init__({name: place.shape for name, place in places.items()}, path)
+        self.shapes, self.path = {name: place.shape for name, place in places.items()}, path
         self._files, self._places = files, places
 
     def is_float(self, name: str) -> bool:

@@ -31,7 +31,7 @@ class Tensors(TensorMapping):
     """
 
     def __init__(self, makers: Mapping[str, Maker], shapes: Mapping[str, tuple[int, ...]], path: Path):
-        super().__init__(shapes, path)
+        self.shapes, self.path = dict(shapes), path
         self._makers = makers
 
     def __getitem__(self, name: str) -> np.ndarray:

@@ -47,14 +47,13 @@ class HuggingFace(Format):
     dtypes = ("float32", "bfloat16", "float16")
 
     def read(self, path: Path, cased: bool | None) -> Checkpoint:
-        directory = ModelDirectory(path)
-        tensors = directory.tensors
+        config, tensors, remarks = ModelDirectory(path).opened
         return Checkpoint(
-            directory.config,
+            config,
             Tensors.select(tensors, {name: name for name in tensors}),
             {name: path / name for name in TOKENIZER if (path / name).is_file()},
             {name: path / name for name in COMPANIONS if (path / name).is_file()},
-            directory.remarks,
+            remarks,
         )
 
     def write(self, checkpoint: Checkpoint, folder: Path, dtype: str) -> tuple[str, ...]:
@@ -89,7 +88,7 @@ class Adapter(Format):
         tensors: Any  # `AdaptedTensors`, as the folder is an adapter's
         base, settings = find_base(path, told), read_adapter_config(path)
         model, directory = HuggingFace().read(base, cased), ModelDirectory(path, base)
-        config, tensors = directory.config, directory.tensors
+        config, tensors, _ = directory.opened
         table, has_config = find_table_of(config, str(base / CONFIG)), (path / CONFIG).is_file()
         if not has_config:
             config = _describe_head(config, settings.get("task_type"), table, tensors)

@@ -190,11 +190,7 @@ TABLES: Registry[FamilyTable] = Registry(
         "roberta": "keras_bert_flow.conversion.tables.bert:ROBERTA",
     },
 )
-
-
-def find_table(family: str) -> FamilyTable:
-    """Return the table of a family, one of `TABLES`."""
-    return TABLES.find(family)
+find_table = TABLES.find
 
 
 def find_table_of(config: Mapping[str, Any], source: str) -> FamilyTable:

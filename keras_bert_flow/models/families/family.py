@@ -68,12 +68,4 @@ FAMILIES: Registry[Family] = Registry(
     },
 )
 DEFAULT = "bert"
-
-
-def find_family(name: str) -> Family:
-    """Return an encoder family by name.
-
-    Raises:
-        ValueError: there is no such family.
-    """
-    return FAMILIES.find(name)
+find_family = FAMILIES.find
