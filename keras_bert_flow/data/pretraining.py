@@ -126,10 +126,9 @@ def pretraining_dataset(
         dataset = grain.MapDataset.source(Shuffled(records, seed))
     chosen = objective or find_objective(records.objective)
     dataset = dataset.map_with_index(lambda place, features: chosen.draw(features, seed, place))
-    words: dict[str, Any] = (
-        {"label_weights": records.label_weights, "mean_context": records.mean_context} if bag_of_words else {}
-    )
-    to_batch = partial(to_model_batch, objective=chosen, **words)
+    to_batch = chosen.make_batch
+    if bag_of_words:
+        to_batch = partial(to_words_batch, chosen, records.label_weights, records.mean_context)
     number, count = share
     if batch_size % count:
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
@@ -163,10 +162,8 @@ def ordered_batches(
         yield x, y, {name: (weight.T * is_real).T for name, weight in weights.items()}
 
 
-def to_model_batch(
-    features: Features, objective: Objective, label_weights: np.ndarray | None = None, mean_context: float = 1.0
-) -> Batch:
-    """Convert features to the model batch of an objective, with bag-of-words labels if `label_weights` is given.
+def to_words_batch(objective: Objective, label_weights: np.ndarray, mean_context: float, features: Features) -> Batch:
+    """Convert features to the model batch of an objective with bag-of-words labels.
 
     Args:
         label_weights: weight of each token as a label, (vocabulary,). Adds `words` labels and weights, (batch,
@@ -174,8 +171,6 @@ def to_model_batch(
         mean_context: number of context tokens that weigh as much as all masked tokens of a row.
     """
     batch = objective.make_batch(features)
-    if label_weights is None:
-        return batch
     context = (features["context_ids"], features["context_weights"] / mean_context) if "context_ids" in features else ()
     return add_bag_of_words(batch, label_weights, *context)
 

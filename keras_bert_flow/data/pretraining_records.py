@@ -113,7 +113,7 @@ class RecordsFolder:
             vocabulary_size: vocabulary size in the manifest of the records.
             other: the file of the model's tokenizer; None for a new model.
         """
-        path, tokenizer = self.tokenizer_file, self.tokenizer
+        path, tokenizer = find_tokenizer_file(self.folder), self.tokenizer
         if tokenizer.vocabulary_size != vocabulary_size:
             raise ValueError(
                 f"Records must come with the vocabulary that they were made with, of {vocabulary_size} pieces. "
@@ -126,18 +126,13 @@ class RecordsFolder:
             )
 
     @property
-    def tokenizer_file(self) -> Path:
-        """The path of the tokenizer that the records were made with."""
-        return find_tokenizer_file(self.folder)
-
-    @property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that the records were made with; it is parsed again if its file has changed.
 
         Raises:
             FileNotFoundError, ValueError: as for `text.tokenizers.files.read_tokenizer_file`.
         """
-        path = self.tokenizer_file
+        path = find_tokenizer_file(self.folder)
         content, tokenizer = self._tokenizer
         if tokenizer is None or self.files.map(path) is not content:
             tokenizer = read_tokenizer_file(path, read=self.files.read)

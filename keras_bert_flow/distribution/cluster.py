@@ -40,7 +40,7 @@ class Cluster:
         skips_steps: whether a step that is not finite can be left out.
         ask_every_steps: steps between the checks of all processes whether to stop; a check may wait for the device.
         strategy: the backend's own object for the devices; None for a single one.
-        make_loss: makes the loss of an output over the whole batch; None if the model's own losses do that.
+        make_loss: makes the loss of one output over the whole batch; None if the model's own losses do that.
         losing_errors: kind of error → what its message then holds: those which mean that another process ended or
             cannot be reached.
     """
@@ -65,10 +65,6 @@ class Cluster:
     def scope(self) -> AbstractContextManager:
         """Return the context in which the model and its optimizer are built and trained."""
         return nullcontext() if self.strategy is None else self.strategy.scope()
-
-    def losses(self, names) -> dict[str, Any] | None:
-        """Return a loss of the whole batch for each output; None if the model's own losses do that."""
-        return None if self.make_loss is None else {name: self.make_loss() for name in names}
 
     def prepare(self, model) -> None:
         """Make the optimizer of a compiled model use the gradient of the whole batch."""

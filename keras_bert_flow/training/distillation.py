@@ -112,7 +112,7 @@ def distill(
             metrics = train_on_records(
                 model, student, data, work, checkpoints, best, flops, report, callbacks, tracker.start, cluster
             )
-            tracker.finish(metrics)
+            tracker.metrics = metrics
             inputs.check()  # in each process, which may see other disks
             if cluster.is_first:
                 save_result(model, student, data, metrics, work.folder)

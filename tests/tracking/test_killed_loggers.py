@@ -41,7 +41,7 @@ def run(place: Path, monkeypatch, how: str, times: int, error: type[BaseExceptio
     with track(place) as tracker:
         tracker.start()
         wait_until(lambda: tracker._processes["mlflow"].poll() is not None)
-        tracker.finish({"score": 1})
+        tracker.metrics = {"score": 1}
         if error:
             raise error
 
@@ -84,7 +84,7 @@ def test_killed_mlflow_logger_loses_no_step(place, capfd):
         tracker._processes["mlflow"].send_signal(signal.SIGKILL)
         (place / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
         tracker._processes["mlflow"].wait()
-        tracker.finish({"score": 1})
+        tracker.metrics = {"score": 1}
     client, (found,) = find_runs(place)
     assert read_history(client, found) == [(3, 1.5), (6, 3.0), (7, 3.5)] and found.info.status == "FINISHED"
     assert "was killed by SIGKILL" in capfd.readouterr().err

@@ -42,7 +42,7 @@ def test_run_that_goes_on_is_one_run_with_every_step_once(place):
     write_log(place, 3, 6, 7, 8)  # as after a kill, with a line more
     with track(place, "mlflow", "wandb", parameters=PARAMETERS | {"seed": 2}) as tracker:
         tracker.start()
-        tracker.finish({"score": 0.75, "published_step": 8, "chosen": "last"})
+        tracker.metrics = {"score": 0.75, "published_step": 8, "chosen": "last"}
 
     client, (run,) = find_runs(place)
     assert read_history(client, run) == [(3, 1.5), (6, 3.0), (7, 3.5), (8, 4.0)]
@@ -93,7 +93,7 @@ def test_server_that_does_not_answer_is_one_warning(place, monkeypatch, capfd, l
         with track(place, logger) as tracker:
             tracker.start()
             begun_after = time.monotonic() - started_at
-            tracker.finish({"score": 1})
+            tracker.metrics = {"score": 1}
         ended_after = time.monotonic() - started_at
     assert begun_after < 2 and ended_after < 80  # the import of its package, on a busy machine, and 30 s
     title = {"mlflow": "MLflow", "wandb": "Weights & Biases"}[logger]

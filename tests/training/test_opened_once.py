@@ -26,7 +26,7 @@ def test_pretraining_opens_manifest_and_vocabulary_once(tmp_path):
 def test_a_changed_tokenizer_is_parsed_again(tmp_path):
     records = RecordsFolder(write_tiny_records(tmp_path / "records"))
     assert records.tokenizer is records.tokenizer
-    path = records.tokenizer_file
+    path = records.folder / "vocab.txt"
     pieces = path.read_text().replace("word49", "other")
     path.unlink()
     path.write_text(pieces)

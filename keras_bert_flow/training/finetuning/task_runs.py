@@ -127,7 +127,7 @@ class TaskRuns:
                 place = f"{config.name}/{stage}/{name}"
                 with Tracker(config.loggers, folder, state, place, stage, self._key, settings) as tracker:
                     facts = self._train(folder, run, batches, is_head_new, name, tracker.start, ends_at)
-                    tracker.finish(facts)
+                    tracker.metrics = facts
                 run |= facts
                 self._save(folder / MODEL, run)
             except NotFiniteError as error:

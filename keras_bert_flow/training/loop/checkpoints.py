@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from keras_bert_flow.conversion.codecs.safetensors_file import StoredTensors, op
 from keras_bert_flow.files.documents import read_json
 from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates
 from keras_bert_flow.results.artifacts import canonical_json, file_digest, follow_umask, sync_folder
-from keras_bert_flow.training.loop.identity import add_change, list_changes, list_spans
+from keras_bert_flow.training.loop.identity import add_change, list_changes
 
 STATE_FILE = "state.safetensors"
 TRAIN_STATE_FILE = "train_state.json"
@@ -139,10 +139,6 @@ class Checkpoints:
         if folder is not None:
             _write_state(model, open_tensors(folder / STATE_FILE), folder)
         return facts["step"], facts["progress"]
-
-    def list_spans(self, names: Sequence[str], last_step: int) -> list:
-        """Return the spans of steps with the same settings; see `identity.list_spans`."""
-        return list_spans(self.history, self.settings, names, last_step)
 
     def _write(self, state: Mapping[str, np.ndarray], facts: dict[str, Any]) -> Path:
         """Write a checkpoint atomically: under a temporary name, synced to disk, then renamed."""

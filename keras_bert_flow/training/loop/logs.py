@@ -115,6 +115,8 @@ class Tracker:
         folder: the folder of the log.
         state: a folder that exists as long as the run can be resumed, such as that of its checkpoints.
         name, stage, key, parameters: see `tracking.logger.RunFacts`.
+    Attributes:
+        metrics: those of the result, set when the run has finished.
     """
 
     def __init__(
@@ -137,7 +139,7 @@ class Tracker:
         self._watchers: dict[str, threading.Thread] = {}
         self._first_line = b""
         self._is_ending = False
-        self._metrics: Mapping[str, Any] | None = None
+        self.metrics: Mapping[str, Any] = {}
 
     def start(self) -> None:
         """Start the loggers; call it when the log has no lines of steps that will be repeated."""
@@ -154,16 +156,12 @@ class Tracker:
             self._watchers[name] = threading.Thread(target=self._watch, args=(name, self._processes[name]), daemon=True)
             self._watchers[name].start()
 
-    def finish(self, metrics: Mapping[str, Any]) -> None:
-        """Record that the run has finished, with the metrics of its result."""
-        self._metrics = dict(metrics)
-
     def __enter__(self) -> "Tracker":
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: object) -> None:
         status = "finished" if error is None else "stopped" if isinstance(error, Interrupted) else "failed"
-        line = json.dumps({"status": status, "metrics": self._metrics or {}}).encode() + b"\n"
+        line = json.dumps({"status": status, "metrics": dict(self.metrics)}).encode() + b"\n"
         lost = [name for name, process in self._processes.items() if process.poll() not in (None, 0, REPORTED)]
         for name in lost:
             self._watchers[name].join()  # until it has reported

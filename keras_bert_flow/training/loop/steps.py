@@ -100,13 +100,8 @@ class StepFollower(keras.callbacks.CallbackList):
         is_time = self.interval.step % self._cluster.ask_every_steps == 0
         if is_time and self._cluster.is_any(self._is_stop_requested()):
             self._model.stop_training = True
-        self._wait_for_an_earlier_step(logs)
-
-    def _wait_for_an_earlier_step(self, logs):
-        """Limit the number of steps queued on the device, since a stop has to wait for all of them.
-
-        On JAX the host runs ahead of the device. The metrics of other backends cannot be waited for individually.
-        """
+        # A stop has to wait for all steps that are queued on the device. On JAX the host runs ahead of it; the metrics
+        # of other backends cannot be waited for individually.
         self._queued.append(next(iter(logs.values()), None))
         if len(self._queued) > MAX_STEPS_AHEAD:
             oldest = self._queued.popleft()

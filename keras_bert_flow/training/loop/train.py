@@ -147,10 +147,6 @@ def train(
     users = UserCallbacks(callbacks, model, intervals.count(intervals.total_steps))
     epoch, line = intervals.count(interval.start), {}
     with stop_requests() as stop_requested:
-
-        def is_stopped() -> bool:
-            return cluster.is_any(stop_requested.is_set())
-
         while interval.start < intervals.total_steps and not has_ended:
             started_at = time.perf_counter()
             for callback in users.callbacks:
@@ -172,7 +168,7 @@ def train(
                     raise _StopRequest
                 if intervals.is_due(end, intervals.evaluate_every_steps) or interval.has_ended:
                     evaluation_at = time.perf_counter()
-                    line |= evaluate(lambda batches: _until(is_stopped, batches))
+                    line |= evaluate(lambda batches: _until(cluster, stop_requested, batches))
                     _check_finite(line)
                     if limit is not None:
                         limit.evaluation_seconds = time.perf_counter() - evaluation_at
@@ -195,7 +191,7 @@ def train(
             is_last = has_ended or interval.start == intervals.total_steps
             progress = {"elapsed_seconds": elapsed_seconds, "has_ended": has_ended}
             progress |= {"last_step": intervals.total_steps} if limit is not None else {}
-            if not is_last and is_stopped():
+            if not is_last and cluster.is_any(stop_requested.is_set()):
                 _save_and_stop(model, checkpoints, interval.start, progress, users, cluster)
             if intervals.is_due(interval.start, intervals.checkpoint_every_steps) or is_last:
                 checkpoints.save(model, interval.start, progress)
@@ -245,9 +241,9 @@ def _save_and_stop(
     raise Interrupted(f"Stopped at step {step:,}; run the same command again to go on.")
 
 
-def _until(is_stopped: Callable[[], bool], batches: Iterable) -> Iterator:
+def _until(cluster: Cluster, stop_requested: threading.Event, batches: Iterable) -> Iterator:
     for batch in batches:
-        if is_stopped():
+        if cluster.is_any(stop_requested.is_set()):
             raise _StopRequest
         yield batch
 

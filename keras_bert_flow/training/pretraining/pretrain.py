@@ -4,7 +4,6 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from keras_bert_flow.text.tokenizers.files import copy_tokenizer, find_tokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.fit import check_padding
 from keras_bert_flow.training.loop.checkpoints import BestCheckpoint, Checkpoints
-from keras_bert_flow.training.loop.identity import STEERING, list_earlier, pretraining_identity
+from keras_bert_flow.training.loop.identity import STEERING, list_earlier, list_spans, pretraining_identity
 from keras_bert_flow.training.loop.logs import Tracker, read_log
 from keras_bert_flow.training.loop.steps import TimeLimit
 from keras_bert_flow.training.loop.train import Intervals, StepSize, train
@@ -143,7 +142,7 @@ def pretrain(
             metrics = train_on_records(
                 model, config, data, work, checkpoints, best, flops, report, callbacks, tracker.start, cluster
             )
-            tracker.finish(metrics)
+            tracker.metrics = metrics
             inputs.check()  # in each process, which may see other disks
             if cluster.is_first:
                 save_result(model, config, data, metrics, work.folder)
@@ -230,8 +229,14 @@ def open_checkpoints(
     steering = {name: getattr(settings, name) for name in STEERING}
     checkpoints = Checkpoints(folder, identity, settings.keep_checkpoints, steering, is_writer, inputs)
     steps_done, _ = checkpoints.find()  # the history of the settings is known from here on
-    list_spans = partial(checkpoints.list_spans, ("total_steps",))
-    best = BestCheckpoint(folder / BEST, identity, list_spans, settings.publish == "best", is_writer, inputs)
+    best = BestCheckpoint(
+        folder / BEST,
+        identity,
+        lambda step: list_spans(checkpoints.history, checkpoints.settings, ("total_steps",), step),
+        settings.publish == "best",
+        is_writer,
+        inputs,
+    )
     return checkpoints, best, steps_done
 
 
@@ -373,7 +378,8 @@ def save_result(
 
 def save_model(model: ModelWithHead, data: TrainingData, folder: Path, card: Card | None = None) -> None:
     """Write a model directory with the tokenizer of the records."""
-    cased, tokenizer, read = data.training.manifest.config["cased"], data.folder.tokenizer_file, data.folder.files.read
+    cased, read = data.training.manifest.config["cased"], data.folder.files.read
+    tokenizer = find_tokenizer_file(data.folder.folder)
     is_vocabulary = tokenizer.name == VOCABULARY_FILE
     if not is_vocabulary:
         folder.mkdir(exist_ok=True)

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -93,8 +94,8 @@ def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cl
             "product_type": "bfloat16" if settings.precision == "mixed_bfloat16" else "float32",
         },
     )
-    sums = {name: token_loss(is_sum=True) for name in model.output} if settings.accumulate_batches > 1 else None
-    losses = cluster.losses(model.output) or sums
+    make_loss = cluster.make_loss or (partial(token_loss, is_sum=True) if settings.accumulate_batches > 1 else None)
+    losses = make_loss and {name: make_loss() for name in model.output}
     weights = model.default_loss_weights if losses else None
     model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard scales it
     cluster.prepare(model)  # the guard gets the gradients of the whole batch
