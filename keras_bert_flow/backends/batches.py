@@ -62,19 +62,26 @@ def as_host_array(values: Any) -> np.ndarray | None:
     return None
 
 
-def check_source(x: Any, y: Any, sample_weight: Any, check: Callable[[Any, Any, Any], None]) -> Any:
+def check_source(
+    x: Any, y: Any, sample_weight: Any, check: Callable[[Any, Any, Any], None], errors: list[ValueError]
+) -> Any:
     """Check arrays now, and return batches such that each is checked when it is read.
 
     Args:
         x, y, sample_weight: as for `keras.Model.fit`.
         check: called with each (x, y, sample_weight).
+        errors: gets the errors of batches, which a library may bury in its own.
     Returns:
         What takes the place of `x`.
     """
     import grain
 
     def look(batch: Any) -> Any:
-        check(*keras.utils.unpack_x_y_sample_weight(batch))
+        try:
+            check(*keras.utils.unpack_x_y_sample_weight(batch))
+        except ValueError as error:
+            errors.append(error)
+            raise
         return batch
 
     if isinstance(x, grain.IterDataset | grain.MapDataset):

@@ -31,7 +31,7 @@ def best_classes(logits: Tensor) -> Tensor:
 
 
 def _make_functions() -> tuple[Any, Any]:
-    """Return the two functions below with their gradients; None on the other backends."""
+    """Return `cross_entropies` and `divergences`, with their gradients; None on the other backends."""
     if keras.backend.backend() != "torch":
         return None, None
     import torch
@@ -41,6 +41,17 @@ def _make_functions() -> tuple[Any, Any]:
         return logits.amax(-1) - origin - probabilities.amax(-1).log()
 
     class CrossEntropies(torch.autograd.Function):
+        """The cross-entropy of each row, -log softmax(logits)[label], (rows,).
+
+        PyTorch saves all log-probabilities, exponentiates them again for the gradient, and allocates a tensor of zeros
+        of the same size for the labels. Here the probabilities are saved and turned into the gradient in place, so only
+        one backward pass is possible: PyTorch raises an error at a second one.
+
+        Args:
+            logits: float32, (rows, classes), for which `is_computable` is true.
+            labels: int, (rows,).
+        """
+
         @staticmethod
         def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
             labels = labels.long()[:, None]
@@ -55,6 +66,17 @@ def _make_functions() -> tuple[Any, Any]:
             return probabilities.scatter_add_(1, labels, -gradients[:, None]), None
 
     class Divergences(torch.autograd.Function):
+        """The Kullback-Leibler divergence of softmax(logits / temperature) from softmax(targets / temperature).
+
+        The result lacks the last axis. Only the difference of the two distributions is saved for the gradient, where
+        autograd of the formula would save five tensors of that size. Only one backward pass is possible, and `targets`
+        gets no gradient.
+
+        Args:
+            logits, targets: float32, (..., classes), for which `is_computable` is true.
+            temperature: above 0; higher values soften both distributions.
+        """
+
         @staticmethod
         def forward(ctx: Any, logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
             logits, targets = logits / temperature, targets / temperature
@@ -74,35 +96,7 @@ def _make_functions() -> tuple[Any, Any]:
     return CrossEntropies.apply, Divergences.apply
 
 
-_cross_entropies, _divergences = _make_functions()
-
-
-def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of each row, -log softmax(logits)[label], (rows,).
-
-    PyTorch saves all log-probabilities, exponentiates them again for the gradient, and allocates a tensor of zeros of
-    the same size for the labels. Here the probabilities are saved and turned into the gradient in place, so only one
-    backward pass is possible: PyTorch raises an error at a second one.
-
-    Args:
-        logits: float32, (rows, classes), for which `is_computable` is true.
-        labels: int, (rows,).
-    """
-    return _cross_entropies(logits, labels)
-
-
-def divergences(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Return the Kullback-Leibler divergence of softmax(logits / temperature) from softmax(targets / temperature).
-
-    The result lacks the last axis. Only the difference of the two distributions is saved for the gradient, where
-    autograd of the formula would save five tensors of that size. Only one backward pass is possible, and `targets` gets
-    no gradient.
-
-    Args:
-        logits, targets: float32, (..., classes), for which `is_computable` is true.
-        temperature: above 0; higher values soften both distributions.
-    """
-    return _divergences(logits, targets, temperature)
+cross_entropies, divergences = _make_functions()
 
 
 # Fuse a chain of element-wise operations into one pass over memory.

@@ -30,14 +30,15 @@ def unpad_inputs(hidden: Tensor, padding_mask: Tensor) -> Tensor:
     Returns:
         (tokens, units), row by row.
     """
-    return _row_functions()[0].apply(hidden.reshape(-1, hidden.shape[-1]), _find_places(padding_mask))
+    places = padding_mask.reshape(-1).nonzero()[:, 0]
+    return _row_functions()[0].apply(hidden.reshape(-1, hidden.shape[-1]), places)
 
 
 def pad_inputs(tokens: Tensor, padding_mask: Tensor) -> Tensor:
     """Invert `unpad_inputs`, with zeros for padding."""
-    batch, length = padding_mask.shape
-    spread = _row_functions()[1].apply(tokens, _find_places(padding_mask), batch * length)
-    return spread.reshape(batch, length, tokens.shape[-1])
+    places = padding_mask.reshape(-1).nonzero()[:, 0]
+    spread = _row_functions()[1].apply(tokens, places, padding_mask.numel())
+    return spread.reshape(*padding_mask.shape, tokens.shape[-1])
 
 
 def map_rows(function: Callable, tokens: Tensor, padding_mask: Tensor) -> Tensor:
@@ -60,10 +61,6 @@ def map_rows(function: Callable, tokens: Tensor, padding_mask: Tensor) -> Tensor
     return ops.concatenate([unpad_inputs(part, rows) for part, rows in zip(found, groups, strict=True)])
 
 
-def _find_places(padding_mask: Tensor) -> Tensor:
-    return padding_mask.reshape(-1).nonzero()[:, 0]
-
-
 _functions: list[Any] = []
 
 
@@ -76,9 +73,6 @@ def _row_functions() -> list[Any]:
         return _functions
     import torch
 
-    def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
-        return rows.new_zeros(count, rows.shape[1]).index_copy_(0, places, rows)
-
     class Take(torch.autograd.Function):
         @staticmethod
         def forward(context: Any, rows: Tensor, places: Tensor) -> Tensor:
@@ -89,13 +83,14 @@ def _row_functions() -> list[Any]:
         @staticmethod
         def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
             (places,) = context.saved_tensors
-            return spread(gradient.contiguous(), places, context.count), None
+            zeros = gradient.new_zeros(context.count, gradient.shape[1])
+            return zeros.index_copy_(0, places, gradient.contiguous()), None
 
     class Put(torch.autograd.Function):
         @staticmethod
         def forward(context: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
             context.save_for_backward(places)
-            return spread(rows, places, count)
+            return rows.new_zeros(count, rows.shape[1]).index_copy_(0, places, rows)
 
         @staticmethod
         def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from keras_bert_flow.config.finetuning import TASKS, kind_of
 from keras_bert_flow.config.limits import Settings
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.console.terminal import abridge
+from keras_bert_flow.console.terminal import abridge, hide_in_addresses
 from keras_bert_flow.files.documents import MAX_YAML_BYTES, parse_yaml
-from keras_bert_flow.files.paths import check_public, find_address
+from keras_bert_flow.files.paths import find_address
 
 MAX_SHOWN_ERRORS = 3
 _Kind = TypeVar("_Kind", bound=Settings)
@@ -54,7 +54,11 @@ def make_config(kind: type[_Kind], values: dict, source: str) -> _Kind:
     """Build a configuration, turning what pydantic says into one line a person can act on."""
     for text in _find_texts(values):  # before pydantic, which may show a password with another error
         find_address(text)
-        check_public(text)
+        if (hidden := hide_in_addresses(text)) != text:  # as in an option of Beam's, which is stored with the results
+            raise ValueError(
+                f"An address in a setting must not hold a password. Received: {hidden}. Leave it out, and give "
+                "credentials in the environment."
+            )
     try:
         return kind.model_validate(values)
     except ValidationError as error:

@@ -8,7 +8,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from keras_bert_flow.console.terminal import QUERY_SECRET, hide_credentials, hide_in_addresses
+from keras_bert_flow.console.terminal import QUERY_SECRET, hide_credentials
 
 # A scheme of RFC 3986; `Path("gs://bucket/x")` is `gs:/bucket/x`, which would be a local folder `gs:`.
 _ELSEWHERE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*:)(?:/+|$)")
@@ -38,19 +38,6 @@ def find_address(path: str | Path) -> str | None:
             "Leave it out, and give credentials in the environment; or download the file first."
         )
     return f"{scheme}//{rest}"
-
-
-def check_public(text: str) -> None:
-    """Check a setting, such as an option of Beam's that holds an address, which is stored with the results.
-
-    Raises:
-        ValueError: an address in it holds credentials.
-    """
-    if (hidden := hide_in_addresses(text)) != text:
-        raise ValueError(
-            f"An address in a setting must not hold a password. Received: {hidden}. Leave it out, and give credentials "
-            "in the environment."
-        )
 
 
 def find_scheme(address: str) -> str:

@@ -87,9 +87,6 @@ class AttentionBias(keras.layers.Layer):
         super().__init__(**kwargs)
         self.pattern = make_kind(pattern, PATTERNS)
 
-    def build(self, padding_mask_shape: Shape) -> None:
-        pass
-
     def call(self, padding_mask: Tensor) -> Tensor:
         return attention_bias(padding_mask, self.pattern)
 

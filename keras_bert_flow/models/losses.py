@@ -1,6 +1,7 @@
 """Losses and metrics that Keras lacks for these output shapes, for datasets with padding rows, and for pairs."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import keras
@@ -111,22 +112,20 @@ def weigh_tags(labels: Tensor, logits: Tensor, sample_weight: Tensor | None = No
 MEANS = ("mean_with_sample_weight", "sum")  # reductions of losses whose mean over a dataset is known
 
 
+@dataclass(frozen=True)
 class DatasetLosses:
     """The means of the losses of a model over all batches of an evaluation.
 
     Keras averages the losses of batches by their numbers of rows, which counts filler rows of weight 0, and tokens in
     a batch with few of them more than others.
 
-    Args:
-        losses: output → loss; one output may have the name None.
+    Attributes:
+        losses: output → loss without a reduction; one output may have the name None.
         weights: output → factor of its mean in the total.
     """
 
-    def __init__(self, losses: Mapping[str | None, keras.losses.Loss], weights: Mapping[str | None, float]) -> None:
-        self._losses = {
-            name: type(loss).from_config(loss.get_config() | {"reduction": "none"}) for name, loss in losses.items()
-        }
-        self._weights = weights
+    losses: Mapping[str | None, keras.losses.Loss]
+    weights: Mapping[str | None, float]
 
     @classmethod
     def make(cls, losses: Any, weights: Any) -> "DatasetLosses | None":
@@ -140,12 +139,15 @@ class DatasetLosses:
                 return None
         if weights is not None and not isinstance(weights, Mapping):
             return None
-        return cls(losses, {name: 1.0 if weights is None else weights.get(name, 1.0) for name in losses})
+        return cls(
+            {name: type(loss).from_config(loss.get_config() | {"reduction": "none"}) for name, loss in losses.items()},
+            {name: 1.0 if weights is None else weights.get(name, 1.0) for name in losses},
+        )
 
     def build_metrics(self, model: keras.Model) -> None:
         """Create the metrics of single losses, which Keras does in a step that computes them its way."""
         names = {metric.name for metric in model.metrics}
-        if len(self._losses) == 1 or all(f"{name}_loss" in names for name in self._losses):
+        if len(self.losses) == 1 or all(f"{name}_loss" in names for name in self.losses):
             return
         shapes = {name: [size or 1 for size in output.shape] for name, output in model.output.items()}
         outputs = {name: np.zeros(shape, "float32") for name, shape in shapes.items()}
@@ -157,18 +159,18 @@ class DatasetLosses:
         """Add a batch to the metrics of a model: `loss`, and of several outputs `OUTPUT_loss` each."""
         means = {metric.name: metric for metric in metrics}
         total: Any = 0.0
-        for name, loss in self._losses.items():
+        for name, loss in self.losses.items():
             labels, outputs, weights = (
                 each.get(name) if isinstance(each, Mapping) and name is not None else each
                 for each in (y, y_pred, sample_weight)
             )
             value, weight = _measure(loss, labels, outputs, weights)
-            if len(self._losses) == 1:
-                means["loss"].update_state(self._weights[name] * value, sample_weight=weight)
+            if len(self.losses) == 1:
+                means["loss"].update_state(self.weights[name] * value, sample_weight=weight)
                 return
             mean = means[f"{name}_loss"]
             mean.update_state(value, sample_weight=weight)
-            total = total + self._weights[name] * mean.result()
+            total = total + self.weights[name] * mean.result()
         means["loss"].reset_state()
         means["loss"].update_state(total)
 

@@ -305,19 +305,11 @@ class ModelWithHead(PresetModel):
         self, x: Any, y: Any = None, sample_weight: Tensor | None = None, is_training: bool = False
     ) -> Iterator[Any]:
         """Yield batches that are checked when they are read; errors are raised as they are, whichever thread reads."""
-        errors = []
-
-        def check(*batch: Any) -> None:
-            try:
-                self.check_batch(*batch)
-            except ValueError as error:
-                errors.append(error)
-                raise
-
+        errors: list[ValueError] = []
         if not is_training:
             x = getattr(x, "plain_weights", lambda: x)()
         try:
-            yield take_batches(check_source(x, y, sample_weight, check), self.has_one_width)
+            yield take_batches(check_source(x, y, sample_weight, self.check_batch, errors), self.has_one_width)
         except Exception:
             if errors:
                 raise errors[0] from None
