@@ -132,6 +132,17 @@ def dropped_steps(rate: float) -> int:
     return min(round(rate * STEPS), STEPS - 1)
 
 
+def next_seed(generator: keras.random.SeedGenerator) -> Tensor:
+    """Return the next seed of a generator, on PyTorch without Keras' operations, which take as long as the draw."""
+    if keras.backend.backend() != "torch":
+        return generator.next()
+    import torch
+
+    seed = generator.state.value * 1  # a copy
+    generator.state.assign(seed + torch.arange(2, dtype=seed.dtype, device=seed.device))
+    return seed
+
+
 def _drop_by_hash(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
     """Drop values by hashing each value's index with the seed, which XLA fuses with the surrounding operations.
 
@@ -155,7 +166,10 @@ def _drop_in_torch(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
 
     if inputs.device.type == "meta":
         return torch.empty_like(inputs)
-    draw = _draw_as_one if is_recording() else torch.compiler.disable(_draw_in_torch)
+    if inputs.device.type == "cpu":
+        draw = _draw_as_one if is_recording() else torch.compiler.disable(_draw_in_torch)
+    else:  # no generator of PyTorch takes its seed from the device without waiting for it
+        draw = _draw_by_hash
     draws = draw(list(inputs.shape), seed)
     mask = torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device)
     torch.ge(draws, dropped - STEPS // 2, out=mask)
@@ -173,6 +187,22 @@ def _draw_in_torch(shape: list[int], seed: Tensor) -> Tensor:
     generator.manual_seed(int.from_bytes(digest, "little"))
     numbers = torch.empty((count + 3) // 4, dtype=torch.int64, device=seed.device)
     return numbers.random_(-(2**63), None, generator=generator).view(torch.int16)[:count].view(shape)
+
+
+def _draw_by_hash(shape: list[int], seed: Tensor) -> Tensor:
+    """Return random 16-bit integers, int16: both halves of the hash of an index and the seed; see `_drop_by_hash`."""
+    import torch
+
+    def mix(x: torch.Tensor) -> torch.Tensor:  # `_mix` in signed numbers, whose shift has to leave out the sign
+        for bits, factor in ((16, 0x7FEB352D), (15, 0x846CA68B - 2**32)):
+            x = (x ^ (x >> bits & (1 << 32 - bits) - 1)) * factor
+        return x ^ (x >> 16 & 0xFFFF)
+
+    first, second = seed.to(torch.int64).to(torch.int32).unbind()
+    count = math.prod(shape)
+    numbers = torch.arange((count + 1) // 2, dtype=torch.int32, device=seed.device)
+    draws = mix(mix(numbers ^ mix(first ^ mix(second))) + mix(first + mix(second ^ (0x9E3779B9 - 2**32))))
+    return draws.view(torch.int16)[:count].view(shape)
 
 
 def _make_draw() -> Any:

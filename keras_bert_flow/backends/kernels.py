@@ -145,6 +145,18 @@ def _attend_by_torch(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) ->
     return found.transpose(1, 2)
 
 
+def call_of(layer: keras.layers.Layer) -> Callable[..., Tensor]:
+    """Return what a layer computes within the call of another: on PyTorch in float32 its `call`.
+
+    Keras looks at all arguments and types of a call, which takes PyTorch as long as the operations of a small layer. A
+    layer that casts its weights, is quantized, or has hooks of PyTorch is called as ever.
+    """
+    if keras.backend.backend() != "torch" or not layer.built or layer.quantization_mode is not None:
+        return layer
+    is_plain = layer.compute_dtype == layer.variable_dtype and not layer._forward_hooks
+    return layer.call if is_plain and not layer._forward_pre_hooks else layer
+
+
 # Functions between the products of a block, on JAX where there is cuDNN: they keep only their inputs for the gradient.
 #
 # Otherwise a half-precision step keeps for the backward pass what it computed in float32, which a GPU writes and reads
@@ -163,7 +175,7 @@ def add_and_norm(
         dropout: the last two arguments of `drop_values`; None for none.
     """
     if not is_for_gpu(update):
-        return layer_norm(residual + (update if dropout is None else drop_values(update, *dropout)))
+        return call_of(layer_norm)(residual + (update if dropout is None else drop_values(update, *dropout)))
     import jax
 
     seed, dropped = dropout or (jax.numpy.zeros(2, "uint32"), 0)

@@ -13,6 +13,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_bert_flow.backends.values import is_recording
 from keras_bert_flow.config.machine import read_peak_memory
 
 # Options of glibc's malloc.h, with the values to set.
@@ -45,8 +46,11 @@ def is_on_processor() -> bool:
 
 
 def is_torch_on_processor() -> bool:
-    """Return whether the backend is PyTorch on a CPU."""
-    return keras.backend.backend() == "torch" and is_on_processor()
+    """Return whether operations run at once, by PyTorch on a CPU.
+
+    It is false while they are recorded, for a number of Python, such as that of steps, would be the same in each step.
+    """
+    return keras.backend.backend() == "torch" and not is_recording() and is_on_processor()
 
 
 # Peak memory of the process.

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_bert_flow.backends.fused import drop_values, fuse
-from keras_bert_flow.backends.kernels import attend
+from keras_bert_flow.backends.kernels import attend, call_of
 from keras_bert_flow.backends.products import matmul, split_heads
 from keras_bert_flow.backends.unpadding import map_rows
 from keras_bert_flow.backends.values import Shape, Tensor
@@ -335,7 +335,7 @@ class MultiHeadSelfAttention(ShapedLayer):
         relative: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        fused = self.query_key_value(inputs)
+        fused = call_of(self.query_key_value)(inputs)
         given = {} if relative is None else {"relative": relative}
         if training and self.is_rematerialised:
             compute = partial(rematerialise, self, partial(self._attend, training=True), **given)
@@ -345,7 +345,7 @@ class MultiHeadSelfAttention(ShapedLayer):
             context = map_rows(compute, fused, padding_mask)
         else:
             context = compute(fused, padding_mask) if bias is None else compute(fused, padding_mask, bias=bias)
-        return self.output_dense(context)
+        return call_of(self.output_dense)(context)
 
     def _attend(
         self,

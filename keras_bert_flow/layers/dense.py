@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.fused import drop_values, dropped_steps, fuse
+from keras_bert_flow.backends.fused import drop_values, dropped_steps, fuse, next_seed
 from keras_bert_flow.backends.kernels import keep_inputs
 from keras_bert_flow.backends.products import matmul, project
 from keras_bert_flow.backends.values import Shape, Tensor
@@ -117,7 +117,7 @@ class Dropout(keras.layers.Layer):
 
         None if nothing is dropped: not in training, or at a rate of 0.
         """
-        return (self.seed_generator.next(), dropped_steps(self.rate)) if training and self.rate > 0 else None
+        return (next_seed(self.seed_generator), dropped_steps(self.rate)) if training and self.rate > 0 else None
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape

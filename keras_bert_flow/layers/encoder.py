@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.kernels import add_and_norm
+from keras_bert_flow.backends.kernels import add_and_norm, call_of
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.attention import PARTS, MultiHeadSelfAttention
 from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, lora_uniform, rematerialise
@@ -158,10 +158,10 @@ class EncoderBlock(ShapedLayer):
     def _transform(
         self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
-        attended = self.attention(inputs, padding_mask, bias, training=training)
+        attended = call_of(self.attention)(inputs, padding_mask, bias, training=training)
         hidden = add_and_norm(inputs, attended, self.attention_layer_norm, self.attention_dropout.draw(training))
         activation = get_activation(self.shape.hidden_act, is_for_training=bool(training))
-        transformed = self.output_dense(activation(self.intermediate(hidden)))
+        transformed = call_of(self.output_dense)(activation(call_of(self.intermediate)(hidden)))
         return add_and_norm(hidden, transformed, self.output_layer_norm, self.output_dropout.draw(training))
 
     def compute_output_shape(

@@ -132,7 +132,10 @@ class FusedAdamW(_AdamW):
     """
 
     def apply(self, grads: Sequence[Tensor], trainable_variables: Sequence[keras.Variable] | None = None) -> None:
-        apply_at_once(self, grads, trainable_variables, self._step)
+        if is_torch_on_processor():
+            apply_at_once(self, grads, trainable_variables, self._step)
+        else:
+            super().apply(grads, trainable_variables)
 
     def _step(self, given: list[tuple[Tensor, keras.Variable, int]], scale: Tensor | None, rate: float) -> None:
         for is_decayed in (True, False):

@@ -1,5 +1,6 @@
 """Base class of all models: prediction and evaluation survive threads, Ctrl-C and other exceptions."""
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +8,11 @@ from typing import Any
 
 import keras
 
-from keras_bert_flow.backends.steps import CapturedStep, StatelessLoops, keeping_grad_mode, make_test_function
+from keras_bert_flow.backends.recorded import CapturedStep
+from keras_bert_flow.backends.runtime import is_on_processor
+from keras_bert_flow.backends.steps import StatelessLoops, keeping_grad_mode, make_test_function
+
+_logger = logging.getLogger(__name__)
 
 
 class ReentrantModel(keras.Model):
@@ -91,12 +96,20 @@ class ReentrantModel(keras.Model):
             raise
 
     def make_train_function(self, force: bool = False) -> None:
-        """With `jit_compile=True` on PyTorch, record the step instead of compiling Python; see `CapturedStep`."""
+        """With `jit_compile` on PyTorch, record the step instead of compiling Python; see `CapturedStep`."""
         is_recorded = keras.backend.backend() == "torch" and self.jit_compile and not self.run_eagerly
+        if keras.backend.backend() == "torch" and self.train_function is None:
+            _logger.info("Training steps: %s.", "recorded" if is_recorded else "eager")
         if not is_recorded or self.steps_per_execution > 1:  # which Keras refuses
             super().make_train_function(force)
         elif force or self.train_function is None:
             self.train_function = CapturedStep(self)
+
+    def _resolve_auto_jit_compile(self) -> bool:
+        """Return whether `jit_compile="auto"` compiles steps: on PyTorch, too, if it is on a GPU."""
+        if keras.backend.backend() == "torch":
+            return not is_on_processor()
+        return super()._resolve_auto_jit_compile()
 
     def _should_torch_compile(self) -> bool:
         return False  # asked by Keras on PyTorch: hundreds of fragments, recompiled for minutes

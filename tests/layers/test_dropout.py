@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from keras_bert_flow.backends.fused import STEPS, dropped_steps
+from keras_bert_flow.backends.fused import STEPS, dropped_steps, next_seed
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.dense import Dropout
 from keras_bert_flow.layers.shape import EncoderShape
@@ -127,3 +127,10 @@ def test_attention_drops_the_share_of_its_rate():
     np.testing.assert_allclose(heads - heads[..., :1], 0, atol=1e-6)
     # A sum of 32 independent coins has variance 0.25 / 0.75 / 32.
     np.testing.assert_allclose(heads[..., 0].var(), 0.25 / 0.75 / 32, rtol=0.15)
+
+
+def test_seeds_are_those_of_keras():
+    ours, theirs = (keras.random.SeedGenerator(7) for _ in range(2))
+    for _ in range(3):
+        found, expected = (keras.ops.convert_to_numpy(seed) for seed in (next_seed(ours), theirs.next()))
+        np.testing.assert_array_equal(found, expected)

@@ -60,7 +60,7 @@ def run_step(backbone, is_unpaddable, monkeypatch):
         if not is_unpaddable:
             patch.setattr(masks, "is_unpaddable", lambda mask: False)
         call = block.call
-        patch.setattr(block, "call", lambda inputs, training: counts.append(inputs.shape[:-1]) or call(inputs))
+        patch.setattr(block, "call", lambda inputs: counts.append(inputs.shape[:-1]) or call(inputs))
         ids = {"token_ids": MASK * 7, "segment_ids": np.zeros_like(MASK), "padding_mask": MASK}
         outputs = backbone(ids, training=True)
     tokens = outputs["sequence_output"][torch.tensor(MASK == 1)]

@@ -327,7 +327,15 @@ class TaskRuns:
                 model.make_losses_and_metrics()[0],
             )
         weights = model.default_loss_weights if are_sums else None
-        model.compile(optimizer=optimizer, loss=losses, loss_weights=weights, auto_scale_loss=False)  # the guard does
+        # A run of PyTorch on a GPU would compile each of its widths for longer than it takes.
+        jit_compile = False if keras.backend.backend() == "torch" else "auto"
+        model.compile(
+            optimizer=optimizer,
+            loss=losses,
+            loss_weights=weights,
+            jit_compile=jit_compile,
+            auto_scale_loss=False,  # the guard does
+        )
 
 
 # Choose the number of gradient accumulation parts of the batches of a fine-tuning run.
