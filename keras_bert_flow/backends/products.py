@@ -1,4 +1,4 @@
-"""Matrix products in the dtype that is fast on the CPU, projections, and splitting into heads."""
+"""Matrix products in the dtype that is fast on the CPU, projections, splitting into heads, and minima of groups."""
 
 from collections.abc import Callable
 
@@ -119,3 +119,20 @@ def one_hot(ids: Tensor, classes: int, dtype: str) -> Tensor:
     if keras.backend.backend() != "torch":
         return ops.one_hot(ids, classes, dtype=dtype)
     return ops.cast(ids[..., None] == ops.arange(classes, dtype=ids.dtype), dtype)
+
+
+def minimum_by_group(values: Tensor, groups: Tensor) -> Tensor:
+    """Return the smallest value of each group of a row, int32, (batch, length); of a group without values, any number.
+
+    On PyTorch, Keras' own function copies a count from the device, and computes in float32.
+
+    Args:
+        values: int32, (batch, length).
+        groups: int32, the same shape. From 0 to below the length.
+    """
+    if keras.backend.backend() == "torch":
+        return values.scatter_reduce(1, groups.long(), values, "amin", include_self=False)
+    batch, length = ops.shape(values)
+    rows = ops.expand_dims(ops.arange(batch, dtype="int32") * length, 1)
+    flat = (ops.reshape(each, (-1,)) for each in (values, groups + rows))
+    return ops.reshape(ops.segment_min(*flat, batch * length), (batch, length))

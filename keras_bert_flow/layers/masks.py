@@ -10,6 +10,7 @@ from typing import Any
 import keras
 from keras import ops
 
+from keras_bert_flow.backends.products import minimum_by_group
 from keras_bert_flow.backends.unpadding import is_unpaddable, pad_inputs, unpad_inputs
 from keras_bert_flow.backends.values import Shape, Tensor, has_packed_rows
 from keras_bert_flow.layers.shape import FULL, PATTERNS, Full, describe_kind, make_kind
@@ -33,9 +34,12 @@ def text_positions(padding_mask: Tensor) -> Tensor:
     numbers = ops.cast(padding_mask, "int32")
     length = ops.shape(numbers)[1]
     places = ops.arange(length, dtype="int32")
-    # Compared pairwise: no two of the backends have a cumulative maximum in common. (batch, length, length)
-    same = ops.equal(ops.expand_dims(numbers, 1), ops.expand_dims(numbers, 2))
-    starts = ops.min(ops.where(same, places, length), axis=2)  # of the text of each token
+    # Sorted, the tokens of a text are neighbours, whatever the numbers are. By `top_k`: ONNX has no `argsort`.
+    texts, order = ops.top_k(numbers, length)  # (batch, length); `order`: the place of each in its row
+    order, changes = ops.cast(order, "int32"), ops.cast(ops.not_equal(texts[:, 1:], texts[:, :-1]), "int32")
+    groups = ops.pad(ops.cumsum(changes, axis=1), ((0, 0), (1, 0)))  # the texts of a row from 0
+    starts = minimum_by_group(order, groups)  # of each text
+    starts = minimum_by_group(ops.take_along_axis(starts, groups, axis=1), order)  # of the text of each token
     first = ops.min(ops.where(numbers > 0, places, length), axis=1, keepdims=True)  # of the first text of each row
     return ops.where(ops.logical_and(numbers > 0, starts != first), places - starts, places)
 

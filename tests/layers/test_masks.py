@@ -49,6 +49,68 @@ def test_positions_start_again_with_each_text():
         np.testing.assert_array_equal(read(text_positions(mask)), np.tile(np.arange(4), (4, 1)))
 
 
+def place_pairwise(mask):
+    """Return the positions of tokens in their texts, by comparing each token with all others of its row."""
+    places = np.zeros_like(mask)
+    for row, numbers in enumerate(mask):
+        first = next(iter(numbers[numbers > 0]), 0)
+        for place, number in enumerate(numbers):
+            starts_later = number not in (0, first)
+            places[row, place] = place - list(numbers).index(number) if starts_later else place
+    return places
+
+
+@pytest.mark.first_form_compiled
+@pytest.mark.parametrize("largest", [3, 40, 2**31 - 1])  # of some numbers twice the length would be beyond int32
+def test_positions_are_those_of_a_comparison_of_all_pairs(largest):
+    rng = np.random.default_rng(largest)
+    mask = np.where(rng.random((50, 17)) < 0.8, rng.integers(1, largest, (50, 17), endpoint=True), 0).astype("int32")
+    mask[::2] = np.sort(mask[::2], axis=1)  # texts of several tokens, and others that come back after another text
+    found = read(text_positions(mask))
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, place_pairwise(mask))
+
+
+def test_positions_take_memory_in_proportion_to_the_length():
+    length, backend = 300, keras.backend.backend()
+    mask = np.sort(np.random.default_rng(1).integers(1, 9, (2, length)), axis=1).astype("int32")
+    if backend == "torch":  # recorded: nothing in it depends on a value
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        recorded = make_fx(text_positions)(keras.ops.convert_to_tensor(mask))
+        again = mask[:, ::-1].copy()
+        np.testing.assert_array_equal(read(recorded(keras.ops.convert_to_tensor(again))), place_pairwise(again))
+        shapes = [node.meta["tensor_meta"].shape for node in recorded.graph.nodes if "tensor_meta" in node.meta]
+    elif backend == "jax":
+        import jax
+
+        shapes = [each.aval.shape for line in jax.make_jaxpr(text_positions)(mask).eqns for each in line.outvars]
+    else:  # of a shape that is not known when it is traced
+        import tensorflow
+
+        function = tensorflow.function(
+            text_positions, input_signature=[tensorflow.TensorSpec((None, None), "int32")], autograph=False
+        )
+        np.testing.assert_array_equal(read(function(mask)), place_pairwise(mask))
+        return
+    assert len(shapes) > 10 and max(map(np.prod, shapes)) <= 2 * length + 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="exported by PyTorch")
+def test_positions_are_exported(tmp_path):
+    torch, runtime = pytest.importorskip("torch"), pytest.importorskip("onnxruntime")
+
+    class Positions(torch.nn.Module):
+        def forward(self, mask):
+            return text_positions(mask)
+
+    path = tmp_path / "positions.onnx"
+    torch.onnx.export(Positions().eval(), (torch.tensor(PACKED),), path, dynamo=True, verbose=False)
+    session = runtime.InferenceSession(path)
+    np.testing.assert_array_equal(session.run(None, {session.get_inputs()[0].name: PACKED})[0], PLACES)
+
+
 @pytest.mark.first_form_compiled
 @pytest.mark.parametrize("pattern", RULES, ids=repr)
 @pytest.mark.parametrize("mask", [PACKED, PLAIN], ids=["packed", "plain"])
