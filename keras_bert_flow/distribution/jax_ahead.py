@@ -7,7 +7,7 @@ for the described devices with the same layouts.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,6 +93,7 @@ COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "coll
 _ARRAY = re.compile(rf"\b({'|'.join(BYTES)})\[([\d,]*)\]")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) .*\{$")
 _INSTRUCTION = re.compile(r"\s+(?:ROOT )?%?([\w.\-]+) = (\(.*?\)|\S+) ([\w\-]+)\((.*)")
+_SLICES = ("slice", "dynamic-slice", "slice-start")
 _FREE = ("parameter", "get-tuple-element", "tuple", "bitcast", "constant", "iota", "after-all", "partition-id")
 
 
@@ -127,7 +128,7 @@ class Program:
 
 
 def read_program(text: str, bytes_per_second: float, peak_flops: float, launch_seconds: float = 0.0) -> Program:
-    """Add up the kernels of a program in XLA's text form.
+    """Add up the kernels of a program in XLA's text form; those of a loop once for each turn.
 
     Args:
         bytes_per_second: bandwidth of a chip's memory.
@@ -135,33 +136,125 @@ def read_program(text: str, bytes_per_second: float, peak_flops: float, launch_s
         launch_seconds: between two kernels.
     """
     computations, entry = _parse(text)
-    types = {each.name: each.type for each in computations[entry]}
-    program = Program(collectives=_list_collectives(computations))
-    for each in computations[entry]:
-        if each.operation in _FREE or each.operation.endswith("-done"):
-            continue
-        moved = _size(each.type) + sum(_size(types.get(name, "")) for name in each.operands)
+    program = Program(collectives=_list_collectives(computations, entry))
+    for each, types, turns in _list_kernels(computations, entry):
+        moved = _count_moved(computations, each, types)
         products = _count_products(computations, each, types)
         if "__cudnn$fmha" in each.rest:  # cuDNN's attention: products of length · length, two or five in the gradient
             batch, heads, length, width = _sizes(each.type)[:4]
             products += (10.0 if "Backward" in each.rest else 4.0) * batch * heads * length * length * width
-        program.kernels += 1
-        program.moved_bytes += moved
-        program.flops += products
+        program.kernels += turns
+        program.moved_bytes += turns * moved
+        program.flops += turns * products
         by_memory, by_products = moved / (BANDWIDTH_SHARE * bytes_per_second), products / (PEAK_SHARE * peak_flops)
-        program.seconds += max(by_memory, by_products) + launch_seconds
+        program.seconds += turns * (max(by_memory, by_products) + launch_seconds)
     return program
 
 
-def _list_collectives(computations: dict[str, list[Instruction]]) -> dict[str, list[int]]:
+def _list_kernels(
+    computations: dict[str, list[Instruction]], name: str, turns: int = 1
+) -> Iterator[tuple[Instruction, dict[str, str], int]]:
+    """Yield the instructions of a computation and of its loops that take time, the types there, and their turns."""
+    types = {each.name: each.type for each in computations[name]}
+    for each in computations[name]:
+        if each.operation == "while":
+            yield from _list_kernels(computations, _find_called(each, "body"), turns * _count_turns(computations, each))
+        elif each.operation not in _FREE and not each.operation.endswith("-done"):
+            yield each, types, turns
+
+
+def _find_called(each: Instruction, role: str) -> str:
+    found = re.search(rf"\b{role}=%?([\w.\-]+)", each.rest)
+    return found.group(1) if found else ""
+
+
+def _count_turns(computations: dict[str, list[Instruction]], loop: Instruction) -> int:
+    """Return how often a loop runs: as the compiler notes it, or the bound of its counter, which a scan begins at 0."""
+    if known := re.search(r'"known_trip_count":\{"n":"(\d+)"', loop.rest):
+        return int(known.group(1))
+    condition = computations.get(_find_called(loop, "condition"), [])
+    constants = [int(each.rest.split(")")[0]) for each in condition if each.operation == "constant"]
+    if len(constants) != 1 or " direction=LT" not in condition[-1].rest:
+        raise ValueError(f"A loop of a program must have a number of turns. Received: {loop.name}, {condition}.")
+    return constants[0]
+
+
+def _count_moved(computations: dict[str, list[Instruction]], each: Instruction, types: dict[str, str]) -> int:
+    """Return the bytes of the inputs and outputs of an instruction; of a stack of arrays those of the slice in use."""
+    inputs = [_size(types.get(name, "")) for name in each.operands]
+    if each.operation in _SLICES:
+        return 2 * (_size(each.type) - (inputs[0] if each.operation == "slice-start" else 0))  # its type has the input
+    if each.operation == "dynamic-update-slice":
+        return 2 * inputs[1]
+    if each.operation != "fusion":
+        return _size(each.type) + sum(inputs)
+    read = (_count_read(computations, each, place) for place in range(len(inputs)))
+    return _count_written(computations, each) + sum(read)
+
+
+def _count_written(computations: dict[str, list[Instruction]], fusion: Instruction) -> int:
+    """Return the bytes that a fusion writes: its outputs, or what it replaces in them."""
+    called = computations.get(_find_called(fusion, "calls"), [])
+    inner, written = {each.name: each for each in called}, 0
+    if not called:
+        return _size(fusion.type)
+    for name in called[-1].operands if called[-1].operation == "tuple" else [called[-1].name]:
+        output = inner[name]
+        while output.operation == "bitcast" and output.operands[0] in inner:
+            output = inner[output.operands[0]]
+        if output.operation == "fusion":
+            written += _count_written(computations, output)
+        else:
+            is_replaced = output.operation == "dynamic-update-slice"
+            written += _size(inner[output.operands[1]].type if is_replaced else output.type)
+    return written
+
+
+def _count_read(computations: dict[str, list[Instruction]], fusion: Instruction, place: int) -> int:
+    """Return the bytes that a fusion reads of an input: all, unless it takes slices or replaces a part in place."""
+    called = computations.get(_find_called(fusion, "calls"), [])
+    names = [each.name for each in called if each.operation == "parameter" and each.rest.startswith(f"{place})")]
+    if not names:
+        return 0
+    whole, read = next(_size(each.type) for each in called if each.name == names[0]), 0
+    for each in called:
+        used = [number for number, name in enumerate(each.operands) if name in names]
+        if used and each.operation == "bitcast":
+            names.append(each.name)
+        elif used and each.operation == "fusion":
+            read += sum(_count_read(computations, each, number) for number in used)
+        elif used and each.operation in _SLICES:
+            read += _size(each.type)
+        elif used and (each.operation != "dynamic-update-slice" or used != [0]):
+            return whole
+    return min(read, whole)
+
+
+def _list_collectives(computations: dict[str, list[Instruction]], entry: str) -> dict[str, list[int]]:
+    """Return the bytes of each collective, those of a loop in each of its turns."""
     found: dict[str, list[int]] = {}
-    for instructions in computations.values():  # a fusion may hold a collective that runs beside its kernel
-        types = {each.name: each.type for each in instructions}
-        for each in instructions:
+    for name, turns in _count_calls(computations, entry).items():
+        types = {each.name: each.type for each in computations[name]}
+        for each in computations[name]:  # a fusion may hold a collective that runs beside its kernel
             kind = each.operation.removesuffix("-start")
             if kind in COLLECTIVES:
-                found.setdefault(kind, []).append(sum(_size(types.get(name, "")) for name in each.operands))
+                size = sum(_size(types.get(operand, "")) for operand in each.operands)
+                found.setdefault(kind, []).extend([size] * turns)
     return {kind: sorted(sizes, reverse=True) for kind, sizes in found.items()}
+
+
+def _count_calls(computations: dict[str, list[Instruction]], entry: str) -> dict[str, int]:
+    """Return computation → how often a step runs it: once, or as often as the loops around it turn."""
+    calls, waiting = dict.fromkeys(computations, 1), [entry]
+    while waiting:
+        name = waiting.pop()
+        for each in computations[name]:
+            turns = _count_turns(computations, each) if each.operation == "while" else 1
+            for called in re.findall(r"\b(?:calls|body|to_apply|branch_computations)=\{?%?([\w.\-]+)", each.rest):
+                if called in computations:
+                    calls[called] = calls[name] * turns
+                    waiting.append(called)
+    return calls
 
 
 def _parse(text: str) -> tuple[dict[str, list[Instruction]], str]:

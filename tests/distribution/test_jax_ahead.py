@@ -62,6 +62,77 @@ def test_products_are_those_that_jax_counts():
     assert program.moved_bytes == 4 * (3 * 5 * 7 + 7 * 11 + 3 * 5 * 11)
 
 
+def test_loops_are_counted_once_for_each_turn():
+    import jax
+
+    def step(values, weights):
+        return jax.lax.scan(lambda rows, matrix: (jax.numpy.tanh(rows @ matrix), rows), values, weights)
+
+    shapes = [jax.ShapeDtypeStruct(shape, "float32") for shape in ((3, 64), (5, 64, 64))]
+    program = read_program(jax.jit(step).lower(*shapes).compile().as_text(), 1e12, 1e14)  # for this processor
+    assert program.flops == 5 * 2 * 3 * 64 * 64
+    # A turn reads one matrix of the stack, at most three times: the slice is written, and read by the product.
+    assert 1 < program.moved_bytes / (5 * 64 * 64 * 4) < 3.6
+
+
+# As libtpu writes a scan of 5 layers, without a number of turns, and with a sum over chips in its body.
+LOOP = """HloModule jit_step
+
+%slice (stack: f32[5,8,16], at: s32[]) -> f32[8,16] {
+  %stack = f32[5,8,16]{2,1,0} parameter(0)
+  %at = s32[] parameter(1)
+  %zero = s32[] constant(0)
+  %one = f32[1,8,16]{2,1,0} dynamic-slice(%stack, %at, %zero, %zero), dynamic_slice_sizes={1,8,16}
+  ROOT %layer = f32[8,16]{1,0} bitcast(%one)
+}
+
+%keep (kept: f32[5,8,16], new: f32[8,16], at.1: s32[]) -> f32[5,8,16] {
+  %kept = f32[5,8,16]{2,1,0} parameter(0)
+  %new = f32[8,16]{1,0} parameter(1)
+  %at.1 = s32[] parameter(2)
+  %zero.1 = s32[] constant(0)
+  %wide = f32[1,8,16]{2,1,0} bitcast(%new)
+  ROOT %all = f32[5,8,16]{2,1,0} dynamic-update-slice(%kept, %wide, %at.1, %zero.1, %zero.1)
+}
+
+%body (state: (s32[], f32[5,8,16], f32[5,8,16])) -> (s32[], f32[5,8,16], f32[5,8,16]) {
+  %state = (s32[], f32[5,8,16]{2,1,0}, f32[5,8,16]{2,1,0}) parameter(0)
+  %turn = s32[] get-tuple-element(%state), index=0
+  %weights = f32[5,8,16]{2,1,0} get-tuple-element(%state), index=1
+  %gradients = f32[5,8,16]{2,1,0} get-tuple-element(%state), index=2
+  %part = f32[8,16]{1,0} fusion(%weights, %turn), kind=kLoop, calls=%slice
+  %sum = f32[8,16]{1,0} all-reduce(%part), replica_groups={{0,1}}, to_apply=%add
+  %stored = f32[5,8,16]{2,1,0} fusion(%gradients, %sum, %turn), kind=kLoop, calls=%keep
+  ROOT %next = (s32[], f32[5,8,16]{2,1,0}, f32[5,8,16]{2,1,0}) tuple(%turn, %weights, %stored)
+}
+
+%condition (state.1: (s32[], f32[5,8,16], f32[5,8,16])) -> pred[] {
+  %state.1 = (s32[], f32[5,8,16]{2,1,0}, f32[5,8,16]{2,1,0}) parameter(0)
+  %bound = s32[]{:T(128)} constant(5)
+  %turn.1 = s32[] get-tuple-element(%state.1), index=0
+  ROOT %less = pred[] compare(%turn.1, %bound), direction=LT
+}
+
+ENTRY %main (first: (s32[], f32[5,8,16], f32[5,8,16])) -> f32[8,16] {
+  %first = (s32[], f32[5,8,16]{2,1,0}, f32[5,8,16]{2,1,0}) parameter(0)
+  %loop = (s32[], f32[5,8,16]{2,1,0}, f32[5,8,16]{2,1,0}) while(%first), condition=%condition, body=%body
+  %last = f32[5,8,16]{2,1,0} get-tuple-element(%loop), index=2
+  ROOT %chosen = f32[1,8,16]{2,1,0} slice(%last), slice={[4:5], [0:8], [0:16]}
+}
+"""
+
+
+def test_loop_moves_and_sends_one_layer_of_the_stack_in_each_turn():
+    program = read_program(LOOP, 1e12, 1e14)
+    layer = 8 * 16 * 4
+    assert program.kernels == 5 * 3 + 1
+    assert program.collectives == {"all-reduce": [layer] * 5}
+    # A turn reads and writes a layer three times; two of its kernels read the number of the turn, of 4 bytes.
+    assert program.moved_bytes == 5 * (3 * 2 * layer + 2 * 4) + 2 * layer
+    with pytest.raises(ValueError, match="A loop of a program must have a number of turns"):
+        read_program(LOOP.replace("direction=LT", "direction=NE"), 1e12, 1e14)
+
+
 # As libtpu writes them for v5e: `left` (batch, rows, contracted) and `right` in the order that `dim_labels` says.
 CONVOLUTIONS = {
     "f32[32,128] convolution(f32[32,64] %a, f32[64,128] %b), dim_labels=bf_io->bf": 32 * 64 * 128,
