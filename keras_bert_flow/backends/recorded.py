@@ -6,8 +6,8 @@ step but for the padding, which an eager step on a CPU skips. Inductor, PyTorch'
 rounding.
 
 On a GPU, clipping and the optimizer are part of the recording, and the result is replayed as a CUDA graph, so that no
-kernel waits for Python. On a CPU, where AdamW is one fused kernel already, inductor would take longer for the optimizer
-than for all the rest: 78 processor seconds in place of 15 for 3 layers.
+kernel waits for Python. On a CPU AdamW is one fused kernel already, and inductor takes longer for its updates of each
+weight than for all the rest.
 """
 
 import logging
@@ -22,7 +22,6 @@ from keras_bert_flow.backends.runtime import is_on_processor
 from keras_bert_flow.backends.values import Tensor, assume_packed_rows, has_packed_rows
 
 MOST_PROGRAMS = 16  # shapes that are recorded for one model; batches of further ones run eagerly
-OWN = __name__.partition(".")[0] + "."
 _recording_one = threading.RLock()  # PyTorch replaces functions of its own meanwhile
 _logger = logging.getLogger(__name__)
 
@@ -108,7 +107,9 @@ class _Variables:
 def _has_known_losses(model: keras.Model) -> bool:
     """Return whether the losses are names or classes of Keras or of ours."""
     losses = keras.tree.flatten(model.loss)
-    return all(isinstance(loss, str) or type(loss).__module__.startswith(("keras.", OWN)) for loss in losses)
+    return all(
+        isinstance(loss, str) or type(loss).__module__.startswith(("keras.", "keras_bert_flow.")) for loss in losses
+    )
 
 
 def _list_values(variables: Sequence[keras.Variable]) -> list[Tensor]:
@@ -293,20 +294,27 @@ class _Replayed:
 
     def _record(self, variables: Sequence[Tensor], batch: Sequence[Tensor]) -> Sequence[Tensor]:
         """Take a step, and record it if a replay makes the same."""
-        following = [value.clone() for value in variables]
-        self._batch = [value.clone() for value in batch]
+        try:
+            before, following = ([value.clone() for value in variables] for _ in range(2))
+            self._batch = [value.clone() for value in batch]
+        except RuntimeError as error:  # too little memory for two more copies
+            self._give_up(error)
+            return self._compute(*variables, *batch)
         expected = [value.clone() for value in self._compute(*following, *self._batch)]
         try:
             self._replay = _record_graph(lambda: self._compute(*variables, *self._batch))
             found = self._replay()
-            if not all(map(_are_close, [*found, *variables], [*expected, *following])):
+            if not (all(map(_are_close, found, expected)) and all(map(_has_moved_to, variables, following, before))):
                 raise RuntimeError("its first replay differs from the step")
-        except RuntimeError as error:  # that of CUDA, or too little memory for a second copy
-            self._has_failed = True
-            _logger.warning("A compiled step runs without a CUDA graph: %s", _shorten(error))
+        except RuntimeError as error:  # that of CUDA, too
+            self._give_up(error)
         for place, value in zip(variables, following, strict=True):
             place.detach().copy_(value)
         return expected
+
+    def _give_up(self, error: RuntimeError) -> None:
+        self._has_failed = True
+        _logger.warning("A compiled step runs without a CUDA graph: %s", _shorten(error))
 
 
 def _record_graph(function: Callable[[], Sequence[Tensor]]) -> Callable[[], Sequence[Tensor]]:
@@ -324,11 +332,22 @@ def _record_graph(function: Callable[[], Sequence[Tensor]]) -> Callable[[], Sequ
     return replay
 
 
-def _are_close(one: Tensor, other: Tensor) -> bool:
+def _are_close(metric: Tensor, expected: Tensor) -> bool:
     import torch
 
-    # Some kernels add numbers up in the order in which threads arrive; Adam makes a step of the rounding of 0.
-    return torch.allclose(one.double(), other.double(), rtol=1e-3, atol=1e-3)
+    return torch.allclose(metric.double(), expected.double(), rtol=1e-3)  # that of sums in bfloat16 in another order
+
+
+def _has_moved_to(value: Tensor, expected: Tensor, before: Tensor) -> bool:
+    """Return whether a step changed a variable as expected, but for the order in which threads add numbers up."""
+    import torch
+
+    if not value.is_floating_point():  # counts and seeds
+        return torch.equal(value, expected)
+    if value.ndim == 1:  # the gradient of a key's bias is rounding alone, of which Adam makes as large a step
+        return True
+    # What is not updated, or twice, is off by all of the change.
+    return bool((value - expected).double().norm() <= 0.1 * (expected - before).double().norm())
 
 
 def _shorten(error: Exception) -> str:

@@ -30,14 +30,12 @@ def unpad_inputs(hidden: Tensor, padding_mask: Tensor) -> Tensor:
     Returns:
         (tokens, units), row by row.
     """
-    places = padding_mask.reshape(-1).nonzero()[:, 0]
-    return _row_functions()[0].apply(hidden.reshape(-1, hidden.shape[-1]), places)
+    return _row_functions()[0].apply(hidden.reshape(-1, hidden.shape[-1]), _find_places(padding_mask))
 
 
 def pad_inputs(tokens: Tensor, padding_mask: Tensor) -> Tensor:
     """Invert `unpad_inputs`, with zeros for padding."""
-    places = padding_mask.reshape(-1).nonzero()[:, 0]
-    spread = _row_functions()[1].apply(tokens, places, padding_mask.numel())
+    spread = _row_functions()[1].apply(tokens, _find_places(padding_mask), padding_mask.numel())
     return spread.reshape(*padding_mask.shape, tokens.shape[-1])
 
 
@@ -61,6 +59,10 @@ def map_rows(function: Callable, tokens: Tensor, padding_mask: Tensor) -> Tensor
     return ops.concatenate([unpad_inputs(part, rows) for part, rows in zip(found, groups, strict=True)])
 
 
+def _find_places(padding_mask: Tensor) -> Tensor:
+    return padding_mask.reshape(-1).nonzero()[:, 0]
+
+
 _functions: list[Any] = []
 
 
@@ -73,6 +75,9 @@ def _row_functions() -> list[Any]:
         return _functions
     import torch
 
+    def spread(rows: Tensor, places: Tensor, count: int) -> Tensor:
+        return rows.new_zeros(count, rows.shape[1]).index_copy_(0, places, rows)
+
     class Take(torch.autograd.Function):
         @staticmethod
         def forward(context: Any, rows: Tensor, places: Tensor) -> Tensor:
@@ -83,14 +88,13 @@ def _row_functions() -> list[Any]:
         @staticmethod
         def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
             (places,) = context.saved_tensors
-            zeros = gradient.new_zeros(context.count, gradient.shape[1])
-            return zeros.index_copy_(0, places, gradient.contiguous()), None
+            return spread(gradient.contiguous(), places, context.count), None
 
     class Put(torch.autograd.Function):
         @staticmethod
         def forward(context: Any, rows: Tensor, places: Tensor, count: int) -> Tensor:
             context.save_for_backward(places)
-            return rows.new_zeros(count, rows.shape[1]).index_copy_(0, places, rows)
+            return spread(rows, places, count)
 
         @staticmethod
         def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:

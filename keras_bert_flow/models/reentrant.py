@@ -4,6 +4,7 @@ import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import keras
@@ -99,7 +100,7 @@ class ReentrantModel(keras.Model):
         """With `jit_compile` on PyTorch, record the step instead of compiling Python; see `CapturedStep`."""
         is_recorded = keras.backend.backend() == "torch" and self.jit_compile and not self.run_eagerly
         if keras.backend.backend() == "torch" and self.train_function is None:
-            _logger.info("Training steps: %s.", "recorded" if is_recorded else "eager")
+            _name_steps("recorded and compiled" if is_recorded else "eager")
         if not is_recorded or self.steps_per_execution > 1:  # which Keras refuses
             super().make_train_function(force)
         elif force or self.train_function is None:
@@ -119,6 +120,11 @@ class ReentrantModel(keras.Model):
             super().make_test_function(force)
         elif force or getattr(self, "test_function", None) is None:
             self.test_function = make_test_function(self)
+
+
+@cache
+def _name_steps(kind: str) -> None:
+    _logger.info("Training steps on PyTorch: %s.", kind)
 
 
 def close_name_scopes() -> None:

@@ -128,6 +128,9 @@ def test_the_optimizer_is_part_of_a_recording_for_a_gpu(name, monkeypatch):
     assert not [node for node in program.compute.graph.nodes if any(part in str(node.target) for part in asked)]
 
 
+DIFFERS = "A compiled step runs without a CUDA graph: its first replay differs from the step"
+
+
 class Replays:
     """Stands for CUDA graphs where there are none: a replay computes again, with tensors that stay where they are."""
 
@@ -164,9 +167,37 @@ def test_a_graph_is_replayed_if_it_makes_the_same_step(shift, replays, monkeypat
     assert found == [0.0, 4.0, 12.0, 24.0]
     assert float(total) == 12.0
     assert stand_in.count == replays
-    assert [record.message for record in caplog.records] == [
-        "A compiled step runs without a CUDA graph: its first replay differs from the step"
-    ] * bool(shift)
+    assert [record.message for record in caplog.records] == [DIFFERS] * bool(shift)
+
+
+@pytest.mark.parametrize("updates", [0, 2])
+def test_a_graph_that_does_not_update_once_is_not_replayed(updates, monkeypatch, caplog):
+    """Weights move by a thousandth, as in training."""
+    import torch
+
+    kernel, count = torch.ones(3, 3), torch.zeros((), dtype=torch.int32)
+
+    def compute(kernel, count, batch):
+        kernel -= 1e-3 * batch
+        count += 1
+        return [batch.sum()]
+
+    def record(function):
+        def replay():
+            before = kernel.clone()
+            found = function()
+            kernel.copy_(before + updates * (kernel - before))
+            return found
+
+        return replay
+
+    monkeypatch.setattr(recorded, "_record_graph", record)
+    replayed = recorded._Replayed(compute, 2)
+    for _ in range(3):
+        replayed(kernel, count, torch.ones(3, 3))
+    torch.testing.assert_close(kernel, torch.full((3, 3), 1 - 3e-3))
+    assert int(count) == 3
+    assert [record.message for record in caplog.records] == [DIFFERS]
 
 
 def test_a_graph_is_recorded_again_when_a_weight_is_elsewhere(monkeypatch):
