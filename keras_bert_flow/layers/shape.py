@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 from keras_bert_flow.by_name import load_by_name
 
 PACKAGE = "keras_bert_flow."
+PRIME = 46_337  # the largest one whose square is below 2^31
 
 # Patterns: which keys a query may attend to, besides that both must belong to the same text.
 
@@ -66,32 +67,79 @@ class Window(Full):
 
 @dataclass(frozen=True)
 class Blocks(Full):
-    """Attention between neighbouring blocks of tokens, and between every block and the first ones of its text.
+    """Attention between neighbouring blocks of tokens, with the first blocks of each text, and to random ones.
 
     Args:
         size: tokens per block.
         num_neighbours: blocks on each side that a block attends to.
         num_global: blocks at the start of each text that attend to all keys and that all queries attend to.
+        num_random: blocks that a block attends to besides, one in each of as many equal parts of the other blocks of a
+            text of `num_blocks`. The same in all heads, where BigBird has its own in each; a family may give each layer
+            another seed.
+        num_blocks: blocks of the longest text, among which the random ones are; a shorter text has fewer of them.
+        seed: of the random blocks, at least 0.
     Raises:
-        ValueError: `size` is below 1, or another argument below 0.
-    Source: Zaheer et al. 2020 (BigBird), section 2; arXiv:2007.14062; without its random blocks.
+        ValueError: `size` is below 1, or another argument below 0; or blocks are random and `num_blocks` is 0.
+    Source: Zaheer et al. 2020 (BigBird), section 2; arXiv:2007.14062.
     """
 
     size: int
     num_neighbours: int = 1
     num_global: int = 0
+    num_random: int = 0
+    num_blocks: int = 0
+    seed: int = 0
 
     is_full: ClassVar[bool] = False
     counts_from_text: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         _check_at_least(1, size=self.size)
-        _check_at_least(0, num_neighbours=self.num_neighbours, num_global=self.num_global)
+        _check_at_least(
+            0,
+            num_neighbours=self.num_neighbours,
+            num_global=self.num_global,
+            num_random=self.num_random,
+            seed=self.seed,
+        )
+        _check_at_least(1 if self.num_random else 0, num_blocks=self.num_blocks)
 
     def allows(self, query: Any, key: Any) -> Any:
         query, key = query // self.size, key // self.size
-        is_near = abs(query - key) <= self.num_neighbours
-        return is_near | (query < self.num_global) | (key < self.num_global) if self.num_global else is_near
+        allowed = abs(query - key) <= self.num_neighbours
+        if self.num_global:
+            allowed = allowed | (query < self.num_global) | (key < self.num_global)
+        return allowed | self._is_random(query, key) if self.num_random else allowed
+
+    def _is_random(self, query: Any, key: Any) -> Any:
+        """Return whether a block is a random one of another: of integers alone, below 2^31."""
+        end = max(self.num_blocks, self.num_global)
+        # The other blocks are those from the last global one to `first`, and from `last` to `end`.
+        first, last = (
+            -_larger(-_larger(query + place, self.num_global), -end)
+            for place in (-self.num_neighbours, self.num_neighbours + 1)
+        )
+        others, found = end - self.num_global - (last - first), query < 0
+        for part in range(self.num_random):
+            start, stop = others * part // self.num_random, others * (part + 1) // self.num_random
+            chosen = _hash(query, self.seed * self.num_random + part) % _larger(stop - start, 1)
+            place = self.num_global + start + chosen
+            is_there = ((key == place) & (key < first)) | ((key == place + last - first) & (key >= last))
+            found = found | (is_there & (start < stop))
+        return found
+
+
+def _larger(first: Any, second: Any) -> Any:
+    return (first + second + abs(first - second)) // 2
+
+
+def _hash(number: Any, seed: int) -> Any:
+    """Return an integer below `PRIME` for an integer from 0 to below it, with products below 2^31."""
+    for multiplier in (17_389, 30_011, 44_497):
+        seed = (seed * 48_271 + multiplier) % (2**31 - 1)
+        number = (number % PRIME * multiplier + seed % PRIME) % PRIME
+        number = number * number % PRIME
+    return number
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """The contract of the padding mask: which keys a query may attend to, and where positions start again."""
 
+from dataclasses import replace
 from itertools import product
 
 import keras
@@ -28,6 +29,25 @@ MASKED = np.float32(-1e9)
 PACKED = np.array([[1, 1, 1, 2, 2, 0], [1] * 6, [1, 2, 3, 0, 0, 0], [0] * 6, [0, 4, 4, 0, 5, 5]], "int32")
 PLAIN = np.array([[1, 1, 1, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 1, 0, 1]], "int32")
 PLACES = np.array([[0, 1, 2, 0, 1, 5], [0, 1, 2, 3, 4, 5], [0, 0, 0, 3, 4, 5], [0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 0, 1]])
+
+
+def choose_blocks(query, pattern):
+    """Return the random blocks of a block, from a list of those that may be one."""
+    others = [
+        block for block in range(pattern.num_global, pattern.num_blocks) if abs(block - query) > pattern.num_neighbours
+    ]
+    chosen, count = [], pattern.num_random
+    for part in range(count):
+        some = others[len(others) * part // count : len(others) * (part + 1) // count]
+        number, seed = int(query), pattern.seed * count + part
+        for multiplier in (17_389, 30_011, 44_497):
+            seed = (seed * 48_271 + multiplier) % (2**31 - 1)
+            number = ((number * multiplier + seed) % 46_337) ** 2 % 46_337
+        chosen += [some[number % len(some)]] if some else []
+    return chosen
+
+
+RANDOM = Blocks(1, num_neighbours=0, num_random=2, num_blocks=6, seed=3)
 # pattern → whether a query may attend to a key, by their positions in a text
 RULES = {
     FULL: lambda query, key: True,
@@ -35,6 +55,7 @@ RULES = {
     Window(0, num_global=1): lambda query, key: query == key or 0 in (query, key),
     Blocks(2, num_neighbours=0): lambda query, key: query // 2 == key // 2,
     Blocks(1, num_global=1): lambda query, key: abs(query - key) <= 1 or 0 in (query, key),
+    RANDOM: lambda query, key: query == key or key in choose_blocks(query, RANDOM),
     Causal(): lambda query, key: key <= query,
 }
 
@@ -148,6 +169,40 @@ def test_what_is_assumed_of_rows_is_not_looked_up():
     np.testing.assert_array_equal(for_either, np.broadcast_to(of_single_texts, for_either.shape))
 
 
+@pytest.mark.first_form_compiled
+@pytest.mark.parametrize("options", [{"num_global": 2, "seed": 5}, {"num_neighbours": 0}, {"seed": 2**32 - 1}], ids=str)
+@pytest.mark.parametrize("count", [3, 1, 20, 70])
+def test_blocks_attend_to_random_ones(options, count):
+    size, num_blocks = 2, 64
+    pattern = Blocks(size, num_random=count, num_blocks=num_blocks, **options)
+    places = keras.ops.arange(size * (num_blocks + 9), dtype="int32")  # a text longer than was said
+    allowed = read(pattern.allows(keras.ops.expand_dims(places, 1), places))
+    blocks = allowed[::size, ::size]
+    np.testing.assert_array_equal(allowed, blocks.repeat(size, 0).repeat(size, 1))
+    order = np.arange(len(blocks))
+    is_plain = replace(pattern, num_random=0).allows(size * order[:, None], size * order)
+    assert (blocks | ~is_plain).all()  # the neighbours and the global blocks
+    is_random = blocks & ~is_plain
+    for query in range(pattern.num_global, len(blocks)):
+        assert list(np.flatnonzero(is_random[query])) == choose_blocks(query, pattern)
+        assert is_random[query].sum() == min(count, (~is_plain[query, :num_blocks]).sum())
+
+
+@pytest.mark.any_backend
+def test_random_blocks_are_each_as_likely():
+    queries, num_blocks, seeds = np.arange(64)[:, None], 64, 400
+    counts = np.zeros((64, num_blocks))
+    for seed in range(seeds):
+        pattern = Blocks(1, num_global=2, num_random=3, num_blocks=num_blocks, seed=seed)
+        counts += pattern.allows(queries, queries.T) & ~replace(pattern, num_random=0).allows(queries, queries.T)
+    rate = 3 / 59  # of three among those that are neither near nor global; 60 of the blocks at the end
+    inner = counts[3:63, 2:][np.abs(queries[3:63] - queries.T[:, 2:]) > 1]
+    assert abs(inner.mean() / seeds - rate) < 1e-3
+    # Parts of 19 or 20 blocks have rates of 1/19 and 1/20; four standard errors of 400 draws, and those of all counts
+    error = np.sqrt(rate * (1 - rate) / seeds)
+    assert np.abs(inner / seeds - rate).max() < 6 * error and inner.std() / seeds < 1.2 * error
+
+
 @pytest.mark.any_backend
 @pytest.mark.parametrize("pattern", RULES, ids=repr)
 def test_pattern_is_data(pattern):
@@ -170,6 +225,7 @@ def test_positions_are_data(positions):
         (lambda: Window(-1), "`radius` must be at least 0. Received: radius=-1"),
         (lambda: Window(1, num_global=-1), "`num_global` must be at least 0"),
         (lambda: Blocks(0), "`size` must be at least 1. Received: size=0. Try size=1"),
+        (lambda: Blocks(1, num_random=2), "`num_blocks` must be at least 1. Received: num_blocks=0"),
         (lambda: Rotary(0.0), "`theta` must be above 0. Received: theta=0.0"),
         (lambda: make_kind({"kind": "Wide"}, PATTERNS), "`kind` must be one of Full, Window, .*Received: 'Wide'"),
     ],
