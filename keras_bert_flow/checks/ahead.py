@@ -1,4 +1,4 @@
-"""Compile the pre-training step of a configuration for a device that is not here: `kbf run --plan --device NAME`.
+"""Compile the pre-training step of a configuration for a device that is not here: `kbf run --plan --device DEVICE`.
 
 XLA's compilers for GPUs and TPUs come with wheels that need no device. They lie in a folder of their own, because JAX
 looks for a GPU whenever it finds them among the installed packages. The step is that of `kbf pretrain` on JAX, over the
@@ -10,123 +10,15 @@ import os
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.checks.devices import GPU, Device, find_device
 from keras_bert_flow.checks.estimates import count_pieces, find_batch_widths
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.distribution.cluster import check_batches
-
-# Accelerators by name.
-
-GPU, TPU = "gpu", "tpu"
-
-
-@dataclass(frozen=True)
-class Device:
-    """An accelerator, or a slice of several chips.
-
-    Attributes:
-        name: as it is asked for.
-        kind: `gpu` or `tpu`.
-        memory_bytes: of a chip.
-        bytes_per_second: bandwidth of a chip's memory.
-        peak_flops: bfloat16 products per second of a chip, accumulated in float32, without sparsity.
-        chips: number of chips.
-        topology: XLA's name of the chips and their arrangement.
-        target: of a GPU: what XLA's compiler must know of it.
-    """
-
-    name: str
-    kind: str
-    memory_bytes: float
-    bytes_per_second: float
-    peak_flops: float
-    chips: int = 1
-    topology: str = "1x1x1"
-    target: str = ""
-
-
-@dataclass(frozen=True)
-class _Gpu:
-    """Figures of a GPU. Source: NVIDIA's data sheets (SXM forms) and architecture white papers."""
-
-    title: str
-    memory_bytes: float
-    bytes_per_second: float
-    peak_flops: float
-    cores: int  # streaming multiprocessors
-    fpus: int  # for float32, of a core
-    threads: int  # of a core at most
-    capability: tuple[int, int]
-    gigahertz: float
-    cache_bytes: int
-    shared_bytes: int  # per core
-
-    def describe(self) -> str:
-        """Return the description that XLA takes, a text of `GpuTargetConfigProto`."""
-        major, minor = self.capability
-        block = self.shared_bytes - 1024
-        return (
-            "gpu_device_info {\n"
-            "threads_per_block_limit: 1024\nthreads_per_warp: 32\nshared_memory_per_block: 49152\n"
-            f"shared_memory_per_core: {self.shared_bytes}\nthreads_per_core_limit: {self.threads}\n"
-            f"core_count: {self.cores}\nfpus_per_core: {self.fpus}\n"
-            "block_dim_limit_x: 2147483647\nblock_dim_limit_y: 65535\nblock_dim_limit_z: 65535\n"
-            f"memory_bandwidth: {self.bytes_per_second:.0f}\nl2_cache_size: {self.cache_bytes}\n"
-            f"clock_rate_ghz: {self.gigahertz}\ndevice_memory_size: {self.memory_bytes:.0f}\n"
-            f"shared_memory_per_block_optin: {block}\n"
-            f"cuda_compute_capability {{ major: {major} minor: {minor} }}\n"
-            "registers_per_core_limit: 65536\nregisters_per_block_limit: 65536\n}\n"
-            'platform_name: "CUDA"\ndnn_version_info { major: 9 minor: 8 }\n'
-            f'device_description_str: "{self.title}"\n'
-        )
-
-
-GPUS = {
-    "h100": _Gpu("NVIDIA H100 80GB HBM3", 80e9, 3.35e12, 989e12, 132, 128, 2048, (9, 0), 1.98, 52428800, 233472),
-    "h200": _Gpu("NVIDIA H200", 141e9, 4.8e12, 989e12, 132, 128, 2048, (9, 0), 1.98, 52428800, 233472),
-    "a100": _Gpu("NVIDIA A100-SXM4-80GB", 80e9, 2.039e12, 312e12, 108, 64, 2048, (8, 0), 1.41, 41943040, 167936),
-    "rtx4090": _Gpu("NVIDIA GeForce RTX 4090", 24e9, 1.008e12, 165e12, 128, 128, 1536, (8, 9), 2.52, 75497472, 102400),
-}
-# Memory, bandwidth and peak of a chip; how many of the numbers in a slice's name make a chip. Source: Google Cloud's
-# pages of TPU versions.
-TPUS = {
-    "v4": (32e9, 1.228e12, 275e12, 2),
-    "v5e": (16e9, 0.819e12, 197e12, 1),
-    "v5p": (95e9, 2.765e12, 459e12, 2),
-    "v6e": (32e9, 1.64e12, 918e12, 1),
-}
-# Arrangements of the chips of a slice: of versions with a plane of chips, and with a cube of them
-PLANES = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
-CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
-
-
-def find_device(name: str) -> Device:
-    """Return a device by name: one of `GPUS`, or a TPU slice such as v5e-8 or v5p-32.
-
-    Raises:
-        ValueError: there is no such device.
-    """
-    if name in GPUS:
-        gpu = GPUS[name]
-        return Device(
-            name, GPU, gpu.memory_bytes, gpu.bytes_per_second, gpu.peak_flops, topology="1x1x1", target=gpu.describe()
-        )
-    version, _, count = name.partition("-")
-    if version in TPUS and count.isdecimal():
-        memory, bandwidth, peak, cores = TPUS[version]
-        chips, arrangements = int(count) // cores, PLANES if cores == 1 else CUBES
-        if chips in arrangements and int(count) % cores == 0:
-            return Device(name, TPU, memory, bandwidth, peak, chips, f"{version}:{arrangements[chips]}")
-    slices = ", ".join(f"{version}-{4 * cores}" for version, (*_, cores) in TPUS.items())
-    raise ValueError(
-        f"A device must be one of {', '.join(GPUS)}, or a TPU slice of 4 to 256 chips, such as {slices}. "
-        f"Received: {name}."
-    )
-
 
 # What a configuration takes on a device.
 
@@ -147,6 +39,7 @@ def describe_device(config: PipelineConfig, name: str, has_own_precision: bool =
     """Return lines on what the pre-training of a configuration takes on a device, one block per phase.
 
     Args:
+        name: of a device or of a file that describes one; see `find_device`.
         has_own_precision: whether the configuration says its precision; if not, it is the best of this machine, and
             the device computes in mixed bfloat16.
     Raises:
@@ -218,6 +111,7 @@ def compiler_environment(device: Device, folder: Path, count: int = 1) -> dict[s
         "KERAS_BACKEND": "jax",
         "JAX_PLATFORMS": "cpu",
         "TPU_SKIP_MDS_QUERY": "1",
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # no chip is used; the second of two processes would be refused
         "TPU_LIBRARY_PATH": str(folder / "libtpu" / "libtpu.so"),
         "XLA_FLAGS": " ".join(filter(None, flags)),
         "PATH": os.pathsep.join([str(folder / "nvidia/cuda_nvcc/bin"), os.environ.get("PATH", "")]),
@@ -229,7 +123,7 @@ def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, 
     """Compile in a process of its own, and return what it found; see `main`."""
     try:
         done = subprocess.run(
-            [sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead", device.name, str(folder)],
+            [sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead", json.dumps(asdict(device)), str(folder)],
             input=config.model_dump_json(),
             env=os.environ | compiler_environment(device, folder, config.distribution.model_parallel or 1),
             capture_output=True,
@@ -256,7 +150,7 @@ def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> 
     fits = found["memory_bytes"] <= FITS * device.memory_bytes
     remedy = "" if fits else f" {_advise(config, device)}"
     seconds = found["seconds"]
-    share = found["flops"] / (seconds * device.peak_flops)
+    share = found["flops"] / (seconds * find_peak(config, device))
     lines = [
         f"On {device.name}{chips}, {settings.precision}, {settings.batch_size} sequences of "
         f"{found['sequence_length']} tokens a step, compiled for it in {found['compile_seconds']:.0f} s:",
@@ -265,10 +159,19 @@ def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> 
         f"{found['flops'] / 1e12:.2f} TFLOP a chip: {seconds * 1e3:.1f} ms at best, {share:.0%} of the peak.",
     ]
     for kind, sizes in sorted(found["collectives"].items()):
-        lines.append(f"Between chips: {len(sizes)} {kind} of {sum(sizes) / 1e6:.1f} MB a step, not in the time above.")
+        least = sum(sizes) / device.link_bytes_per_second if device.link_bytes_per_second else 0.0
+        duration = f"at least {least * 1e3:.1f} ms, " if least else ""
+        lines.append(
+            f"Between chips: {len(sizes)} {kind} of {sum(sizes) / 1e6:.1f} MB a step, {duration}not in the time above."
+        )
     hours = seconds * settings.total_steps / 3600
     lines.append(f"Run: {settings.total_steps:,} steps take {hours:.2f} hours at best, without reading and saving.")
     return lines
+
+
+def find_peak(config: PipelineConfig, device: Device) -> float:
+    """Return the products per second of a chip in the precision of a configuration."""
+    return device.float32_flops if config.pretraining.precision == "float32" else device.peak_flops
 
 
 def _advise(config: PipelineConfig, device: Device) -> str:
@@ -288,13 +191,12 @@ def _advise(config: PipelineConfig, device: Device) -> str:
 # The process that compiles: the only part that imports JAX and Keras.
 
 
-def main(name: str, folder: str) -> None:
+def main(description: str, folder: str) -> None:
     """Compile the step of the configuration on standard input, and print what it takes as one line of JSON."""
     sys.path.insert(0, folder)
-    device = find_device(name)
+    device = Device(**json.loads(description))
     config = PipelineConfig.model_validate_json(sys.stdin.read())
-    if config.pretraining.precision == "float32" and device.kind == GPU:
-        device = replace(device, peak_flops=device.peak_flops / 2)  # of TF32, which JAX takes for float32 there
+    peak_flops = find_peak(config, device)
     import keras
 
     from keras_bert_flow.distribution.jax_ahead import compile_step, describe_chips, read_program, share_copy
@@ -311,7 +213,7 @@ def main(name: str, folder: str) -> None:
         started_at = time.monotonic()
         compiled = compile_step(model, batch, describe_chips(device.topology, device.target), count)
     launch_seconds = LAUNCH_SECONDS if device.kind == GPU else 0.0
-    program = read_program(compiled.as_text(), device.bytes_per_second, device.peak_flops, launch_seconds)
+    program = read_program(compiled.as_text(), device.bytes_per_second, peak_flops, launch_seconds)
     memory = compiled.memory_analysis()
     result = vars(program) | {
         "memory_bytes": memory.temp_size_in_bytes + memory.argument_size_in_bytes,

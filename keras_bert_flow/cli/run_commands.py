@@ -88,8 +88,9 @@ def run(
         str | None,
         typer.Option(
             "--device",
-            metavar="NAME",
-            help="With --plan: compile the pre-training step for a GPU or TPU slice, such as h100 or v5e-8.",
+            metavar="DEVICE",
+            help="With --plan: compile the pre-training step for a GPU or TPU slice, such as h100 or v5e-8, or that a "
+            "YAML or JSON file describes.",
         ),
     ] = None,
 ) -> None:

@@ -11,7 +11,7 @@ def main(name: str, folder: str, step: str, rows: int, count: int) -> None:
     import numpy as np
 
     import keras_bert_flow as kbf
-    from keras_bert_flow.checks.ahead import find_device
+    from keras_bert_flow.checks.devices import find_device
     from keras_bert_flow.distribution.jax_ahead import compile_step, describe_chips, read_program, share_copy
     from keras_bert_flow.models.families.family import find_family
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from keras_bert_flow.checks.ahead import COMPILERS, compiler_environment, find_compilers, find_device
+from keras_bert_flow.checks.ahead import COMPILERS, compiler_environment, find_compilers
+from keras_bert_flow.checks.devices import find_device
 from tests.patience import PATIENCE_SECONDS
 
 pytest.importorskip("jax")
