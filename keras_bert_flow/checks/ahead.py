@@ -19,6 +19,7 @@ from keras_bert_flow.checks.devices import GPU, Device, find_device
 from keras_bert_flow.checks.estimates import count_pieces, find_batch_widths
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.distribution.cluster import check_batches
+from keras_bert_flow.models.sizes import resolve_shape
 
 # What a configuration takes on a device.
 
@@ -33,6 +34,7 @@ TPU_WHEELS = "libtpu"
 FITS = 0.92  # of a chip's memory: the rest is the runtime's
 LAUNCH_SECONDS = 1.5e-6  # between the kernels of a program on a GPU
 TIMEOUT_SECONDS = 1800
+PATIENCE_SECONDS = 300  # of compiling, after which the plan says how to shorten it
 
 
 def describe_device(config: PipelineConfig, name: str, has_own_precision: bool = True) -> list[str]:
@@ -149,11 +151,13 @@ def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> 
     used, there = found["memory_bytes"] / 2**30, device.memory_bytes / 2**30
     fits = found["memory_bytes"] <= FITS * device.memory_bytes
     remedy = "" if fits else f" {_advise(config, device)}"
+    is_slow = device.kind == TPU and found["compile_seconds"] > PATIENCE_SECONDS and _is_scannable(config)
+    shorter = " Set pretraining.scan_layers=true to compile faster, for more memory and time a step." if is_slow else ""
     seconds = found["seconds"]
     share = found["flops"] / (seconds * find_peak(config, device))
     lines = [
         f"On {device.name}{chips}, {settings.precision}, {settings.batch_size} sequences of "
-        f"{found['sequence_length']} tokens a step, compiled for it in {found['compile_seconds']:.0f} s:",
+        f"{found['sequence_length']} tokens a step, compiled for it in {found['compile_seconds']:.0f} s:{shorter}",
         f"Memory: {used:.2f} GiB a chip of {there:.1f}: {'fits' if fits else 'does not fit'}.{remedy}",
         f"Step: {found['kernels']:,} kernels move {found['moved_bytes'] / 1e9:.1f} GB and multiply "
         f"{found['flops'] / 1e12:.2f} TFLOP a chip: {seconds * 1e3:.1f} ms at best, {share:.0%} of the peak.",
@@ -172,6 +176,12 @@ def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> 
 def find_peak(config: PipelineConfig, device: Device) -> float:
     """Return the products per second of a chip in the precision of a configuration."""
     return device.float32_flops if config.pretraining.precision == "float32" else device.peak_flops
+
+
+def _is_scannable(config: PipelineConfig) -> bool:
+    """Return whether the layers are not scanned yet, and can be."""
+    is_uniform = resolve_shape(config.model, count_pieces(config)).is_uniform
+    return is_uniform and config.backend == "jax" and not config.pretraining.scan_layers
 
 
 def _advise(config: PipelineConfig, device: Device) -> str:
@@ -201,7 +211,6 @@ def main(description: str, folder: str) -> None:
 
     from keras_bert_flow.distribution.jax_ahead import compile_step, describe_chips, read_program, share_copy
     from keras_bert_flow.models.families.family import find_family
-    from keras_bert_flow.models.sizes import resolve_shape
     from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer, make_pretrainer
 
     keras.config.set_dtype_policy(config.pretraining.precision)

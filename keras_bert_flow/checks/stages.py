@@ -55,6 +55,7 @@ from keras_bert_flow.training.finetuning.task_data import (
 from keras_bert_flow.training.fit import (
     check_objective,
     check_padding,
+    check_scanned,
     check_shape,
     check_task_length,
     check_trained_part,
@@ -344,6 +345,7 @@ def check_model(config: PipelineConfig) -> None:
     """Check that the backend is installed, that the model can be built, and that batches divide over the devices."""
     check_backend(config.backend)
     resolve_shape(config.model, config.vocabulary.size)  # raises if the sizes contradict each other
+    check_scanned(config)
     check_devices(config, config.backend)
 
 

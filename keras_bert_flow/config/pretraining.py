@@ -238,6 +238,11 @@ class PretrainingConfig(Settings):
         description="Recompute in the backward pass: less memory, more time, the same result. `blocks` (true): each "
         "encoder block; `attention`: what grows with the square of the length; `nothing` (false).",
     )
+    scan_layers: bool = Field(
+        False,
+        description="Compile one encoder block and run it as a loop over the stacked weights of all: a smaller "
+        "program, on jax alone. It needs blocks of one kind that share no weights.",
+    )
     non_finite: Literal["stop", "skip"] = Field(
         "stop", description="On NaN or infinity in a loss or gradient: stop the run, or skip the step."
     )

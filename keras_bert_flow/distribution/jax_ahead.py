@@ -182,8 +182,10 @@ def _count_turns(computations: dict[str, list[Instruction]], loop: Instruction) 
 def _count_moved(computations: dict[str, list[Instruction]], each: Instruction, types: dict[str, str]) -> int:
     """Return the bytes of the inputs and outputs of an instruction; of a stack of arrays those of the slice in use."""
     inputs = [_size(types.get(name, "")) for name in each.operands]
+    if each.operation in ("copy-start", "slice-start"):  # whose type has the input as well
+        return 2 * (_size(each.type) - inputs[0])
     if each.operation in _SLICES:
-        return 2 * (_size(each.type) - (inputs[0] if each.operation == "slice-start" else 0))  # its type has the input
+        return 2 * _size(each.type)
     if each.operation == "dynamic-update-slice":
         return 2 * inputs[1]
     if each.operation != "fusion":

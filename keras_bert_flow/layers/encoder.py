@@ -202,3 +202,45 @@ def make_blocks(shape: EncoderShape, dtype: Any, name: str) -> list[EncoderBlock
         kinds = shape.find_pattern(number), shape.find_positions(number)
         blocks.append(EncoderBlock(shape, blocks[0] if blocks else None, *kinds, dtype=dtype, name=f"{name}{number}"))
     return [blocks[index * shape.num_blocks // shape.num_layers] for index in range(shape.num_layers)]
+
+
+# Scan over layers: one block in the program, in a loop over the weights of all.
+
+
+def scan_blocks(
+    blocks: Sequence[EncoderBlock], hidden: Tensor, padding_mask: Tensor, bias: Tensor, training: bool | None = None
+) -> Tensor:
+    """Apply blocks one after another as a scan of the first over the weights and dropout seeds of all.
+
+    A compiler then sees one block instead of many. The values are those of calling the blocks in turn. Weights are
+    stacked in the type that the blocks compute in, so autocasting must be on as in the call of a block.
+
+    Args:
+        blocks: built, with weights of the same names, shapes and types, none of them shared; see
+            `EncoderShape.is_uniform`.
+        hidden: float, (batch, length, hidden).
+        padding_mask, bias: call arguments of each block.
+    """
+    block = blocks[0]
+    weights = [ops.stack(values) for values in zip(*(each.weights for each in blocks), strict=True)]
+    groups = [*zip(*(_list_seeds(each) for each in blocks), strict=True)] if training else []
+    seeds = [ops.stack([seed.value for seed in group]) for group in groups]
+    variables = [*block.weights, *(group[0] for group in groups)]
+
+    def step(hidden: Tensor, values: tuple[list[Tensor], list[Tensor]]) -> tuple[Tensor, list[Tensor]]:
+        mapping = zip(variables, (*values[0], *values[1]), strict=True)
+        with keras.StatelessScope(state_mapping=mapping) as scope:
+            hidden = block(hidden, padding_mask, bias, training=training)
+        return hidden, [scope.get_current_value(group[0]) for group in groups]
+
+    hidden, states = ops.scan(step, ops.cast(hidden, block.compute_dtype), (weights, seeds))
+    for group, values in zip(groups, states, strict=True):
+        for number, seed in enumerate(group):
+            seed.assign(values[number])
+    return hidden
+
+
+def _list_seeds(block: EncoderBlock) -> list[keras.Variable]:
+    """Return the states of the dropout seeds of a block, which are no weights."""
+    weights = {id(weight) for weight in block.weights}
+    return [variable for variable in block.variables if id(variable) not in weights]

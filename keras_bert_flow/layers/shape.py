@@ -351,6 +351,12 @@ class EncoderShape:
         return LEARNED
 
     @property
+    def is_uniform(self) -> bool:
+        """Whether the blocks differ in nothing but their weights, of which they share none: they can be scanned."""
+        kinds = {(self.find_pattern(number), self.find_positions(number)) for number in range(self.num_blocks)}
+        return self.num_blocks == self.num_layers and not self.shared_parts and len(kinds) == 1
+
+    @property
     def head_dim(self) -> int:
         return self.hidden_dim // self.num_heads
 
@@ -367,6 +373,18 @@ class EncoderShape:
         heads = max(1, round(self.num_heads * share))
         intermediate_dim = max(1, self.intermediate_dim * heads // self.num_heads)
         return replace(self, num_heads=heads, hidden_dim=heads * self.head_dim, intermediate_dim=intermediate_dim)
+
+
+def check_scan(shape: EncoderShape, backend: str) -> None:
+    """Raise ValueError unless the blocks of an encoder can be scanned on a backend."""
+    if backend != "jax":
+        raise ValueError(f"`pretraining.scan_layers` needs jax. Received: backend={backend}. Set scan_layers to false.")
+    if not shape.is_uniform:
+        raise ValueError(
+            "`pretraining.scan_layers` needs blocks that differ in nothing but their weights and share none. Received: "
+            f"{type(shape).__name__}, {shape.num_layers} layers of {shape.num_blocks} blocks, sharing "
+            f"{', '.join(shape.shared_parts) or 'no parts'}. Set scan_layers to false."
+        )
 
 
 def describe_shape(shape: EncoderShape) -> dict[str, Any]:

@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any, Self
 
 import keras
+from keras import ops
 
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.dense import Dense, TokenEmbedding, truncated_normal
+from keras_bert_flow.layers.encoder import scan_blocks
 from keras_bert_flow.layers.masks import AttentionBias, PadInputs, UnpadInputs
-from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.layers.shape import EncoderShape, check_scan
 from keras_bert_flow.models.families.family import BLOCK, DEFAULT, EMBEDDING_PROJECTION, Family, find_family
 from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.saved_as import SavedAs
@@ -64,6 +66,12 @@ class BlockStack:
         }
         self._unpad = UnpadInputs(dtype=dtype.name, name=f"{prefix}unpad_inputs")
         self._pad = PadInputs(dtype=dtype.name, name=f"{prefix}pad_inputs")
+
+    def scan(self, embedded: Any, padding_mask: Any, training: bool | None) -> Any:
+        """Return the output of the last layer as `apply` does, by `scan_blocks`."""
+        hidden = embedded if self.embedding_projection is None else self.embedding_projection(embedded)
+        bias = self._biases[self.layers[0].pattern](padding_mask)
+        return scan_blocks(self.layers, hidden, padding_mask, bias, training)
 
     def apply(self, embedded: Any, padding_mask: Any) -> tuple[Any, list[Any]]:
         """Return the output of the last layer, (batch, length, hidden), and all hidden states.
@@ -200,8 +208,21 @@ class Backbone(PresetModel):
         self.hidden_states = hidden_states
         self.blocks = stack.blocks
         self.embedding_projection = stack.embedding_projection
+        self.is_scanned = False
+        self._stack = stack
         for field, value in asdict(shape).items():
             setattr(self, field, value)
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        """Compute the outputs by the graph, or with one scan in place of its blocks; see `set_scanned`."""
+        if not self.is_scanned:
+            return super().call(inputs, training=training, mask=mask)
+        token_ids, segment_ids, padding_mask = (ops.convert_to_tensor(inputs[name], "int32") for name in INPUT_NAMES)
+        embedded = self.get_layer("embeddings")(self.token_embedding(token_ids), segment_ids, padding_mask=padding_mask)
+        outputs = {"sequence_output": self._stack.scan(embedded, padding_mask, training)}
+        if self.use_pooler:
+            outputs["pooled_output"] = self.get_layer("pooler")(outputs["sequence_output"])
+        return outputs
 
     @classmethod
     def from_size(cls, size: str, vocabulary_size: int, **overrides: Any) -> Self:
@@ -288,6 +309,19 @@ class Backbone(PresetModel):
         for block in self.blocks:
             block.is_rematerialised = part == "blocks"
             block.attention.is_rematerialised = part == "attention"
+
+    def set_scanned(self, is_scanned: bool = True) -> None:
+        """Choose whether the blocks are computed by one scan over their stacked weights, before the first step.
+
+        A program for many layers is then smaller. Results differ by rounding alone, and weights, their names and what
+        is saved are the same. Models of hidden states, such as `make_hidden_states_model`, are not scanned.
+
+        Raises:
+            ValueError: the backend is not JAX, or the blocks share weights or differ in more than their values.
+        """
+        if is_scanned:
+            check_scan(self.shape, keras.backend.backend())
+        self.is_scanned = is_scanned
 
     def make_hidden_states_model(self) -> ReentrantModel:
         """Return a model with the same weights that outputs a list of hidden states: embeddings, then each layer."""

@@ -24,7 +24,7 @@ from keras_bert_flow.results.publishing import hold_input, holding_inputs
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_settings
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_settings
 from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_settings
-from keras_bert_flow.results.stages.pretraining import PRETRAINING, pretraining_settings
+from keras_bert_flow.results.stages.pretraining import ABSENT_WHEN_OFF, PRETRAINING, pretraining_settings
 from keras_bert_flow.results.stages.records import IMPORTED, RECORDS, records_key_of
 from keras_bert_flow.results.stages.registry import STAGES
 from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_settings
@@ -216,7 +216,11 @@ def _read_config(values: Mapping[str, Any], sections: Sequence[str]) -> tuple[Pi
     added: list[str] = []
     for name in sections:
         read[name] = TypeAdapter(PipelineConfig.__annotations__[name]).validate_python(values[name])
-        added += [f"{name}.{field}" for field in type(read[name]).model_fields if field not in values[name]]
+        added += [
+            f"{name}.{field}"
+            for field in type(read[name]).model_fields
+            if field not in values[name] and field not in ABSENT_WHEN_OFF
+        ]
     return PipelineConfig().model_copy(update=read), tuple(added)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from keras_bert_flow.config.finetuning import ALL, HEADLESS, kind_of
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig
-from keras_bert_flow.layers.shape import EncoderShape
+from keras_bert_flow.layers.shape import EncoderShape, check_scan
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.text.objectives.objective import find_objective
@@ -38,6 +38,12 @@ def check_objective(name: str, family: str, bag_of_words: float) -> None:
             f"`pretraining.bag_of_words` must be 0 with the objective {name}. Received: {bag_of_words}. Leave it "
             "out, or use mlm."
         )
+
+
+def check_scanned(config: PipelineConfig) -> None:
+    """Raise ValueError if pre-training scans layers on another backend than JAX, or layers that cannot be scanned."""
+    if config.pretraining.scan_layers:
+        check_scan(resolve_shape(config.model, config.vocabulary.size), config.backend)
 
 
 def check_padding(model: ModelConfig, tokenizer: Tokenizer) -> None:

@@ -79,6 +79,22 @@ def test_lines_say_what_fits_and_what_to_change():
         assert "does not fit" in line and advice in line
 
 
+def test_a_long_compilation_names_the_setting_that_shortens_it():
+    def first_line(seconds, *settings, device="v5e-8"):
+        found = FOUND | {"compile_seconds": seconds}
+        return ahead._describe(load_config(None, settings), find_device(device), found)[0]
+
+    assert "compiled for it in 301 s: Set pretraining.scan_layers=true to compile faster" in first_line(301)
+    for none in (
+        first_line(299),
+        first_line(301, device="h100"),
+        first_line(301, "pretraining.scan_layers=true"),
+        first_line(301, "backend=torch"),
+        first_line(301, "model.family=albert", "records.objective=mlm_sop"),
+    ):
+        assert none.endswith(" s:")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get(ahead.COMPILERS), reason="KBF_COMPILERS names no compilers")
 @pytest.mark.parametrize(("name", "collective"), [("h100", None), ("v5e-4", "all-reduce"), ("like: h100", None)])

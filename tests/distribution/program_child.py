@@ -18,11 +18,14 @@ def main(name: str, folder: str, step: str, rows: int, count: int) -> None:
     device = find_device(name)
     keras.config.set_dtype_policy("mixed_bfloat16")
     length, masks = 48, 6
-    sizes = {"vocabulary_size": 2048, "num_layers": 2, "num_heads": 4, "hidden_dim": 128, "intermediate_dim": 512}
+    step, _, kind = step.partition(" ")  # in place of 2 layers: `deep` has 5, `scanned` as well, in one scan
+    layers = 5 if kind else 2
+    sizes = {"vocabulary_size": 2048, "num_layers": layers, "num_heads": 4, "hidden_dim": 128, "intermediate_dim": 512}
     shape = find_family("bert").shape(max_positions=length, **sizes)
     with share_copy(shape, find_family("bert").sharding, count):
         backbone = kbf.BertBackbone(max_positions=length, **sizes)
         model = kbf.BertPretrainer(backbone) if step == "pretraining" else kbf.TextClassifier(backbone, num_classes=3)
+        backbone.set_scanned(kind == "scanned")
         model.compile(optimizer=kbf.adamw(learning_rate=1e-4, warmup_steps=10, total_steps=100))
         x = {key: np.zeros((rows, length), tensor.dtype) for key, tensor in backbone.input.items()}
         if step == "pretraining":

@@ -118,7 +118,8 @@ ENTRY %main (first: (s32[], f32[5,8,16], f32[5,8,16])) -> f32[8,16] {
   %first = (s32[], f32[5,8,16]{2,1,0}, f32[5,8,16]{2,1,0}) parameter(0)
   %loop = (s32[], f32[5,8,16]{2,1,0}, f32[5,8,16]{2,1,0}) while(%first), condition=%condition, body=%body
   %last = f32[5,8,16]{2,1,0} get-tuple-element(%loop), index=2
-  ROOT %chosen = f32[1,8,16]{2,1,0} slice(%last), slice={[4:5], [0:8], [0:16]}
+  %taken = ((f32[5,8,16]{2,1,0}), f32[1,8,16]{2,1,0:S(1)}, s32[]{:S(2)}) slice-start(%last), slice={[4:5], [0:8]}
+  ROOT %chosen = f32[1,8,16]{2,1,0:S(1)} slice-done(%taken)
 }
 """
 
@@ -129,7 +130,7 @@ def test_loop_moves_and_sends_one_layer_of_the_stack_in_each_turn():
     assert program.kernels == 5 * 3 + 1
     assert program.collectives == {"all-reduce": [layer] * 5}
     # A turn reads and writes a layer three times; two of its kernels read the number of the turn, of 4 bytes.
-    assert program.moved_bytes == 5 * (3 * 2 * layer + 2 * 4) + 2 * layer
+    assert program.moved_bytes == 5 * (3 * 2 * layer + 2 * 4) + 2 * (layer + 4)
     with pytest.raises(ValueError, match="A loop of a program must have a number of turns"):
         read_program(LOOP.replace("direction=LT", "direction=NE"), 1e12, 1e14)
 
@@ -224,6 +225,19 @@ def test_copy_that_chips_share_is_divided():
     assert shared["host"] == []
     assert shared["state_bytes"] < 0.4 * whole["state_bytes"]  # what is not divided: positions, norms, some biases
     assert shared["flops"] == pytest.approx(whole["flops"], rel=0.1)  # of 28 rows a quarter each, or 7 rows all
+
+
+@pytest.mark.slow
+@compiled
+@pytest.mark.parametrize("count", [1, 4])
+def test_scan_multiplies_and_sends_what_its_layers_do(count):
+    plain, scanned = (compile_elsewhere("v5e-4", f"pretraining {kind}", 4 * 7, count) for kind in ("deep", "scanned"))
+    assert scanned["flops"] == pytest.approx(plain["flops"], rel=1e-3)
+    assert set(scanned["collectives"]) == set(plain["collectives"]) == {"all-reduce"}
+    sizes = [found["collectives"]["all-reduce"] for found in (scanned, plain)]
+    assert sum(sizes[0]) == pytest.approx(sum(sizes[1]), rel=0.02)
+    assert scanned["state_bytes"] == plain["state_bytes"]
+    assert scanned["host"] == scanned["whole_batches"] == []
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from keras_bert_flow.results.stages.distillation import distillation_key
 from keras_bert_flow.results.stages.evaluation import evaluation_key
 from keras_bert_flow.results.stages.finetuning import finetuning_key
 from keras_bert_flow.results.stages.keys import folder_digest, folder_files
-from keras_bert_flow.results.stages.pretraining import pretraining_key
+from keras_bert_flow.results.stages.pretraining import pretraining_key, pretraining_settings
 from keras_bert_flow.results.stages.records import records_key
 from keras_bert_flow.results.stages.vocabulary import vocabulary_key
 from tests.oracles.tiny_records import write_tiny_records
@@ -157,8 +157,10 @@ def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(t
     best = "publish=best"  # then the model depends on when it was evaluated
     assert key_of(best, "log_every_steps=7", "keep_checkpoints=1") == key_of(best)
     found = [key_of(), key_of(best), key_of(best, "evaluate_every_steps=7"), key_of("evaluate_instances=7")]
-    found += [key_of("total_steps=20000"), key_of(earlier=[[7, {"total_steps": 20000}]])]
-    assert len(set(found)) == 6
+    found += [key_of("total_steps=20000"), key_of(earlier=[[7, {"total_steps": 20000}]]), key_of("scan_layers=true")]
+    assert len(set(found)) == 7
+    settings = pretraining_settings(load_config(None, ()))["pretraining"]
+    assert "rematerialise" in settings and "scan_layers" not in settings  # results from before it keep their keys
 
 
 def test_informational_files_and_measurements_are_verified_and_in_no_key(tmp_path):

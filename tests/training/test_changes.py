@@ -238,6 +238,15 @@ def test_a_checkpoint_of_an_earlier_version_is_refused_in_few_words():
     assert identity.list_changes(now, now) is None
 
 
+def test_a_setting_that_is_off_is_in_no_identity(place):
+    off, on = (
+        identity.pretraining_identity(make_tiny_config(**SETTINGS, scan_layers=value), place / "records")
+        for value in (False, True)
+    )
+    assert "scan_layers" not in off["pretraining"]  # as in checkpoints from before there was one
+    assert identity.list_changes(off, on) == "pretraining.scan_layers (None, now True)"
+
+
 def test_many_changes_are_counted(place, stopped):
     config = make_tiny_config(
         **SETTINGS | {"learning_rate": 0.5, "batch_size": 4, "decay": "cosine", "warmup_steps": 3}

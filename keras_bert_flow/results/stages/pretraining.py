@@ -25,6 +25,9 @@ MONITORING = (
     "keep_best",
     "peak_flops",
 )
+# Settings that are in a key, and in the identity of a run, only when they are on: results and checkpoints that were
+# made before there were such settings keep theirs.
+ABSENT_WHEN_OFF = ("scan_layers",)
 
 
 def pretraining_key(
@@ -48,11 +51,16 @@ def pretraining_settings(config: PipelineConfig, earlier: Sequence = ()) -> dict
     """Return the settings that are part of the key."""
     refuse_auto(pretraining=config.pretraining.precision)
     settings = config.model_dump(include={"model", "seed", "backend"})
-    unseen = {*MONITORING}
+    unseen = {*MONITORING, *list_off(config)}
     if config.pretraining.publish != "best":  # else the evaluation interval affects which model is published
         unseen.add("evaluate_every_steps")
     settings["pretraining"] = config.pretraining.model_dump(exclude=unseen)
     return settings | ({"earlier": list(earlier)} if earlier else {})
+
+
+def list_off(config: PipelineConfig) -> list[str]:
+    """Return the settings of `ABSENT_WHEN_OFF` that are off."""
+    return [name for name in ABSENT_WHEN_OFF if not getattr(config.pretraining, name)]
 
 
 def pretraining_inputs(records: Path, initial_model: Path | None, files: OpenedFiles | None = None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.stages.distillation import DISTILLATION
 from keras_bert_flow.results.stages.finetuning import FINETUNING
 from keras_bert_flow.results.stages.keys import Stage, folder_files, task_digests
-from keras_bert_flow.results.stages.pretraining import MONITORING, PRETRAINING
+from keras_bert_flow.results.stages.pretraining import MONITORING, PRETRAINING, list_off
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 # Settings that may change during a run. Of these, the first three can affect the weights: see `identity.list_spans`.
@@ -31,7 +31,8 @@ def pretraining_identity(
     """Return the identity of a pre-training run: everything but the settings in `CHANGEABLE`."""
     files = folder_files(records, opened)
     settings = config.model_dump(mode="json", include={"seed", "model", "pretraining"})
-    settings["pretraining"] = {name: value for name, value in settings["pretraining"].items() if name not in CHANGEABLE}
+    unseen = {*CHANGEABLE, *list_off(config)}
+    settings["pretraining"] = {name: value for name, value in settings["pretraining"].items() if name not in unseen}
     return settings | {
         "vocabulary": files[find_tokenizer_file(records).name],
         "records": {name: digest for name, digest in files.items() if name.endswith(RECORD_SUFFIX)},

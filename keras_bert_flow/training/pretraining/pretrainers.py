@@ -72,6 +72,7 @@ def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cl
     """Compile a pre-training model with the optimizer, schedule and accumulation of the section `pretraining`."""
     settings = config.pretraining
     model.backbone.set_rematerialised(settings.rematerialise)
+    model.backbone.set_scanned(settings.scan_layers)
     schedule = WarmupDecay(
         settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
     )

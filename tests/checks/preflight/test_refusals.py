@@ -70,6 +70,7 @@ WRONG_SETTINGS = {
     "distillation={soft_target_weight: 0, masked_lm_weight: 0, hidden_state_weight: 0}": "must learn from something",
     "model.num_heads=5": "`hidden_dim` must be divisible by `num_heads`",
     "distribution.devices=3": "Each device must get as many sequences",
+    "pretraining.scan_layers=true": "`pretraining.scan_layers` needs jax. Received: backend=torch",
     "distribution.kind=tpu": "needs jax or tensorflow. Received: backend=torch",
     "distribution.kind=data_parallel": "With torch each device needs a process",
     "distribution.devices=2": "With torch each device needs a process",
