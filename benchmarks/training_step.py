@@ -69,7 +69,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--task", default="pretraining", choices=("pretraining", "classification"))
     parser.add_argument("--peer-python", default=sys.executable, help="the interpreter that has the peer")
     parser.add_argument("--compile", action="store_true", help="let the peer use torch.compile")
-    parser.add_argument("--compile-ours", action="store_true", help="let this package use torch.compile")
+    parser.add_argument("--compile-ours", action="store_true", help="record and compile our step on a CPU, too")
     parser.add_argument("--device", default="cpu", choices=("cpu", "gpu"))
     parser.add_argument("--threads", type=int, default=1, help="of the processor")
     parser.add_argument("--size", help="tiny, mini, small, medium, base or large; else 6 x 384, as the options below")

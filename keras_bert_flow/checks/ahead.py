@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.checks.devices import GPU, Device, find_device
+from keras_bert_flow.checks.devices import GPU, TPU, Device, find_device
 from keras_bert_flow.checks.estimates import count_pieces, find_batch_widths
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.distribution.cluster import check_batches
