@@ -8,10 +8,12 @@ one thread: masked LM and next sentence, dropout 0.1, clipping and AdamW.
 """
 
 import argparse
+import multiprocessing
 import os
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 os.environ["KERAS_BACKEND"] = "torch"
 
@@ -21,7 +23,8 @@ import torch
 import keras_bert_flow as kbf
 
 VOCABULARY = 1000
-STEPS = 15
+ROUNDS, STEPS, WARMUP = 8, 13, 3  # the first steps of a turn are not counted
+SIDES = EAGER, RECORDED, THEIRS = "eager", "recorded (jit_compile=True)", "transformers, eager"
 
 
 def make_batch(rows: int, length: int) -> tuple[dict, dict, dict]:
@@ -79,16 +82,19 @@ def make_theirs(shape: dict[str, int], batch: tuple[dict, dict, dict]) -> Callab
     return step
 
 
-def measure(step: Callable[[], object]) -> float:
-    """Return the median processor time of a step in ms."""
-    for _ in range(3):
-        step()
-    times = []
-    for _ in range(STEPS):
-        started_at = time.process_time()
-        step()
-        times.append(time.process_time() - started_at)
-    return statistics.median(times) * 1e3
+def serve(side: str, shape: dict[str, int], rows: int, length: int, asked: Any) -> None:
+    """Make the step of a side; send the seconds that took, and the processor time of some steps for each message."""
+    torch.set_num_threads(1)
+    started_at, batch = time.process_time(), make_batch(rows, length)
+    step = make_theirs(shape, batch) if side == THEIRS else make_ours(shape, batch, side == RECORDED)
+    asked.send(time.process_time() - started_at)
+    while asked.recv():
+        times = []
+        for _ in range(STEPS):
+            before = time.process_time()
+            step()
+            times.append(time.process_time() - before)
+        asked.send(times[WARMUP:])
 
 
 def main() -> None:
@@ -96,7 +102,6 @@ def main() -> None:
     for name, default in (("layers", 12), ("width", 48), ("heads", 12), ("rows", 1), ("length", 8)):
         parser.add_argument(f"--{name}", type=int, default=default)
     given = parser.parse_args()
-    torch.set_num_threads(1)
     shape = {
         "num_layers": given.layers,
         "num_heads": given.heads if given.width % given.heads == 0 else max(1, given.width // 64),
@@ -104,21 +109,23 @@ def main() -> None:
         "intermediate_dim": 2 * given.width if given.width < 64 else 4 * given.width,
         "max_positions": max(64, given.length),
     }
-    batch = make_batch(given.rows, given.length)
     print(f"{shape['num_layers']} layers of {shape['hidden_dim']}, {given.rows} x {given.length} tokens, one thread")
-    found = {}
-    for name, make in (
-        ("eager", lambda: make_ours(shape, batch, False)),
-        ("recorded (jit_compile=True)", lambda: make_ours(shape, batch, True)),
-        ("transformers, eager", lambda: make_theirs(shape, batch)),
-    ):
-        started_at = time.process_time()
-        step = make()
-        first = time.process_time() - started_at
-        found[name] = measure(step)
-        print(
-            f"{name:28} {found[name]:8.1f} ms a step, {found[name] / found['eager']:.2f} of eager; {first:.1f} s before"
-        )
+    context = multiprocessing.get_context("spawn")  # a process each, as in training: what one imports slows others down
+    sides, times = {}, {side: [] for side in SIDES}
+    for side in SIDES:
+        sides[side], theirs = context.Pipe()
+        context.Process(target=serve, args=(side, shape, given.rows, given.length, theirs), daemon=True).start()
+    first = {side: asked.recv() for side, asked in sides.items()}
+    for _ in range(ROUNDS):  # in turns, because a core is slower beside other processes
+        for side, asked in sides.items():
+            asked.send(True)
+            times[side] += asked.recv()
+    for asked in sides.values():
+        asked.send(False)
+    found = {side: statistics.median(values) * 1e3 for side, values in times.items()}
+    for side, each in found.items():
+        ratios = f"{each / found[EAGER]:.2f} of eager, {each / found[THEIRS]:.2f} of transformers"
+        print(f"{side:28} {each:8.1f} ms a step, {ratios}; {first[side]:.1f} s before")
 
 
 if __name__ == "__main__":

@@ -166,9 +166,8 @@ def _drop_in_torch(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
 
     if inputs.device.type == "meta":
         return torch.empty_like(inputs)
-    if inputs.device.type == "cpu":
-        draw = _draw_as_one if is_recording() else torch.compiler.disable(_draw_in_torch)
-    else:  # no generator of PyTorch takes its seed from the device without waiting for it
+    draw = _draw_as_one if is_recording() else _draw_uncompiled()
+    if inputs.device.type != "cpu":  # no generator of PyTorch takes its seed from the device without waiting for it
         draw = _draw_by_hash
     draws = draw(list(inputs.shape), seed)
     mask = torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device)
@@ -189,6 +188,13 @@ def _draw_in_torch(shape: list[int], seed: Tensor) -> Tensor:
     return numbers.random_(-(2**63), None, generator=generator).view(torch.int16)[:count].view(shape)
 
 
+@functools.cache
+def _draw_uncompiled() -> Callable[[list[int], Tensor], Tensor]:
+    import torch
+
+    return torch.compiler.disable(_draw_in_torch)
+
+
 def _draw_by_hash(shape: list[int], seed: Tensor) -> Tensor:
     """Return random 16-bit integers, int16: both halves of the hash of an index and the seed; see `_drop_by_hash`."""
     import torch
@@ -205,21 +211,27 @@ def _draw_by_hash(shape: list[int], seed: Tensor) -> Tensor:
     return draws.view(torch.int16)[:count].view(shape)
 
 
-def _make_draw() -> Any:
-    """Return `_draw_in_torch` as one operation, which looks at the seed when it runs and not when it is recorded."""
+def _make_draw() -> tuple[Any, Any]:
+    """Return `_draw_in_torch` as one operation, which looks at the seed when it runs and not when it is recorded.
+
+    Also returns its library, with which it would vanish. `torch.library.custom_op` would look at all arguments and
+    results in each call, which takes as long as a small draw.
+    """
     if keras.backend.backend() != "torch":
-        return None
+        return None, None
     import torch
 
-    def draw(shape: list[int], seed: torch.Tensor) -> torch.Tensor:
-        return _draw_in_torch(shape, seed)
+    library = torch.library.Library(__package__.partition(".")[0], "FRAGMENT")
+    library.define("draw(SymInt[] shape, Tensor seed) -> Tensor")
+    library.impl("draw", _draw_in_torch, "CPU")
+    name = f"{library.ns}::draw"
+    torch.library.register_fake(
+        name, lambda shape, seed: torch.empty(shape, dtype=torch.int16, device=seed.device), lib=library
+    )
+    return getattr(torch.ops, library.ns).draw.default, library
 
-    operation = torch.library.custom_op("keras_bert_flow::draw", draw, mutates_args=())
-    operation.register_fake(lambda shape, seed: torch.empty(shape, dtype=torch.int16, device=seed.device))
-    return operation
 
-
-_draw_as_one = _make_draw()
+_draw_as_one, _library = _make_draw()
 
 
 drop_values = _drop_in_torch if keras.backend.backend() == "torch" else fuse(_drop_by_hash)

@@ -5,27 +5,45 @@ computation, or a fused one that never writes the scores to memory. A fused kern
 for each row and head, dropout takes a key from all queries at once. A query then keeps each of its keys with the same
 probability as before, independently of its other keys, so expectation and variance are those of dropped probabilities;
 only the queries of a row drop the same keys. Dropping probabilities within cuDNN takes a seed that is a constant of the
-program, the same in each step.
+program, the same in each step; splash attention drops none.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
-from typing import Any
+from typing import Any, Protocol
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_bert_flow.backends.fused import drop_values
-from keras_bert_flow.backends.values import Tensor
+from keras_bert_flow.backends.values import Tensor, has_packed_rows
 
 HALF = ("bfloat16", "float16")
 LEAST_HALF = -30000.0  # far below any score, and a number of float16
 _logger = logging.getLogger(__name__)
 
 
+class Pattern(Protocol):
+    """Which keys of its text a query may attend to; see `layers.shape`."""
+
+    is_full: bool
+    counts_from_text: bool
+
+    def allows(self, query: Any, key: Any) -> Any: ...
+
+
 def attend(
-    fused: Tensor, bias: Tensor, num_heads: int, dense: Callable[..., Tensor], dropout: tuple[Tensor, int] | None
+    fused: Tensor,
+    bias: Tensor,
+    padding_mask: Tensor,
+    pattern: Pattern,
+    num_heads: int,
+    dense: Callable[..., Tensor],
+    dropout: tuple[Tensor, int] | None,
 ) -> Tensor:
     """Return the attention output, (batch, length, hidden), by the kernel for the device.
 
@@ -33,7 +51,9 @@ def attend(
 
     Args:
         fused: float, (batch, length, 3 hidden). Query, key and value; the last axis is ordered (heads, 3, head_dim).
-        bias: float32, (batch, 1, query or 1, key). What is added to the scores.
+        bias: float32, (batch, 1, query or 1, key). What is added to the scores: `attention_bias` of the next two.
+        padding_mask: int, (batch, length). The number of each token's text in its row, 0 for padding.
+        pattern: which keys of its text a query may attend to.
         dense: computes the same from `fused`, `bias` and the seed of dropout, on any device.
         dropout: the last two arguments of `drop_values`; None for none.
     """
@@ -42,16 +62,23 @@ def attend(
     if keras.backend.backend() == "torch" and fused.device.type == "cuda":
         _name_kernel("scaled_dot_product_attention of PyTorch")
         return compute(fused, bias, seed, kernel=_attend_by_torch)
-    if not is_for_gpu(fused):
+    if keras.backend.backend() != "jax":
+        return dense(fused, bias, seed)
+    kernels: dict[str, Callable[..., Tensor]] = {}
+    if is_for_gpu(fused):
+        kernels["cuda"] = partial(compute, kernel=_attend_by_cudnn)
+    elif is_for_splash(fused, padding_mask, pattern):
+        by_splash = partial(attend_by_splash, padding_mask=padding_mask, pattern=pattern, mesh=find_mesh())
+        kernels["tpu"] = partial(compute, kernel=by_splash)
+    if not kernels:
         return dense(fused, bias, seed)
     import jax
 
-    compute = partial(compute, kernel=_attend_by_cudnn)
-    if jax.default_backend() == "gpu":
-        _name_kernel("flash attention of cuDNN")
+    if jax.default_backend() != "cpu":
+        _name_kernel("flash attention of cuDNN" if "cuda" in kernels else "splash attention")
     if seed is None:
         seed = jax.numpy.zeros(2, "uint32")  # unused; all arguments of both are tensors
-    return jax.lax.platform_dependent(fused, bias, seed, cuda=compute, default=dense)
+    return jax.lax.platform_dependent(fused, bias, seed, **kernels, default=dense)
 
 
 @cache
@@ -62,7 +89,7 @@ def _name_kernel(name: str) -> None:
 def is_for_gpu(tensor: Tensor) -> bool:
     """Return whether a program on JAX may be for a GPU, and a tensor is of half precision."""
     is_half = keras.backend.standardize_dtype(tensor.dtype) in HALF
-    return keras.backend.backend() == "jax" and is_half and has_cudnn()
+    return keras.backend.backend() == "jax" and is_half and has_cudnn() and not is_for_tpu()
 
 
 def _attend_fused(
@@ -136,6 +163,114 @@ def has_cudnn() -> bool:
     return True
 
 
+# Splash attention, of JAX for TPUs.
+
+LEAST_LENGTH = 256  # for shorter rows the kernel moves more than the dense computation: docs/performance.md
+MOST_BLOCK = 512
+_compiled_for: ContextVar[Any] = ContextVar("compiled_for", default=None)
+
+
+@contextmanager
+def compiled_for(mesh: Any) -> Iterator[None]:
+    """Trace programs for the devices of a mesh, instead of for those of this machine.
+
+    Args:
+        mesh: `jax.sharding.Mesh`. Its first axis is that of the batch, the second, if there is one, that of the heads.
+    """
+    token = _compiled_for.set(mesh)
+    try:
+        yield
+    finally:
+        _compiled_for.reset(token)
+
+
+def find_mesh() -> Any:
+    """Return the mesh of devices that a program of JAX is traced for; None for one device of this machine."""
+    if (mesh := _compiled_for.get()) is not None:
+        return mesh
+    strategy = keras.distribution.distribution()
+    return None if strategy is None else strategy.get_data_layout((None,)).backend_layout.mesh
+
+
+def is_for_tpu() -> bool:
+    """Return whether a program of JAX is for TPUs."""
+    import jax
+
+    mesh = find_mesh()
+    return (jax.default_backend() if mesh is None else mesh.devices.flat[0].platform) == "tpu"
+
+
+def is_for_splash(fused: Tensor, padding_mask: Tensor, pattern: Pattern) -> bool:
+    """Return whether a program is for TPUs, and its attention one that splash attention computes in less time.
+
+    The mask of the kernel is part of the program, so a pattern that counts from each text needs rows of one text.
+    """
+    if not is_for_tpu() or keras.backend.standardize_dtype(fused.dtype) != "bfloat16":
+        return False
+    mesh, (batch, length, _) = find_mesh(), fused.shape
+    is_static = not pattern.counts_from_text or has_packed_rows(padding_mask) is False
+    is_even = mesh is None or batch % mesh.devices.shape[0] == 0
+    return is_static and is_even and length >= LEAST_LENGTH and find_block(length) is not None
+
+
+def find_block(length: int) -> int | None:
+    """Return the largest block of the kernel that divides a length; None if there is none."""
+    return next((size for size in (MOST_BLOCK, 256, 128) if length % size == 0), None)
+
+
+def attend_by_splash(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor,
+    padding_mask: Tensor,
+    pattern: Pattern,
+    mesh: Any = None,
+    is_interpreted: bool = False,
+) -> Tensor:
+    """Return (batch, length, heads, head_dim) by splash attention, which skips blocks of keys that the pattern masks.
+
+    A padding token attends to padding alone. XLA does not divide the kernel over devices, so each computes its rows,
+    and its heads where several share a copy of the model.
+
+    Args:
+        query, key, value: float, (batch, length, heads, head_dim).
+        bias: not used: the kernel makes its own.
+        is_interpreted: whether to compute it on any device, slowly.
+    """
+    import jax
+    from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel, splash_attention_mask
+
+    length, width = query.shape[1], query.shape[3]
+    block: Any = find_block(length)
+    names = ("q", "kv", "kv_compute", "q_dkv", "kv_dkv", "kv_dkv_compute")
+    blocks = {f"block_{name}": block for name in names} | {"use_fused_bwd_kernel": True}
+    places = np.arange(length)
+    allowed = (
+        splash_attention_mask.FullMask((length, length))
+        if pattern.is_full
+        else splash_attention_mask.NumpyMask(np.asarray(pattern.allows(places[:, None], places)))
+    )
+
+    def compute(query: Tensor, key: Tensor, value: Tensor, texts: Tensor) -> Tensor:
+        kernel = splash_attention_kernel.make_splash_mha(
+            splash_attention_mask.MultiHeadMask([allowed] * query.shape[1]),
+            block_sizes=splash_attention_kernel.BlockSizes(**blocks),
+            head_shards=1,
+            q_seq_shards=1,
+            interpret=is_interpreted,
+        )
+        return jax.vmap(kernel)(query * width**-0.5, key, value, splash_attention_kernel.SegmentIds(texts, texts))
+
+    if mesh is not None:
+        rows = jax.sharding.PartitionSpec(*mesh.axis_names)
+        texts = jax.sharding.PartitionSpec(mesh.axis_names[0])
+        specs = {"in_specs": (rows, rows, rows, texts), "out_specs": rows, "check_vma": False}
+        compute = jax.shard_map(compute, mesh=mesh, **specs)
+    query, key, value = (ops.swapaxes(part, 1, 2) for part in (query, key, value))  # (batch, heads, length, head_dim)
+    return ops.swapaxes(compute(query, key, value, ops.cast(padding_mask, "int32")), 1, 2)
+
+
 def _attend_by_torch(query: Tensor, key: Tensor, value: Tensor, bias: Tensor) -> Tensor:
     """Return (batch, length, heads, head_dim) by the kernel that PyTorch chooses for the device."""
     import torch
@@ -151,10 +286,11 @@ def call_of(layer: keras.layers.Layer) -> Callable[..., Tensor]:
     Keras looks at all arguments and types of a call, which takes PyTorch as long as the operations of a small layer. A
     layer that casts its weights, is quantized, or has hooks of PyTorch is called as ever.
     """
-    if keras.backend.backend() != "torch" or not layer.built or layer.quantization_mode is not None:
+    if keras.backend.backend() != "torch" or not layer.built or layer._forward_hooks or layer._forward_pre_hooks:
         return layer
-    is_plain = layer.compute_dtype == layer.variable_dtype and not layer._forward_hooks
-    return layer.call if is_plain and not layer._forward_pre_hooks else layer
+    policy = layer.dtype_policy  # of this class, it is none of quantized layers
+    is_plain = type(policy) is keras.DTypePolicy and policy.compute_dtype == policy.variable_dtype
+    return layer.call if is_plain else layer
 
 
 # Functions between the products of a block, on JAX where there is cuDNN: they keep only their inputs for the gradient.
@@ -175,12 +311,27 @@ def add_and_norm(
         dropout: the last two arguments of `drop_values`; None for none.
     """
     if not is_for_gpu(update):
-        return call_of(layer_norm)(residual + (update if dropout is None else drop_values(update, *dropout)))
+        total, normalise = (
+            residual + (update if dropout is None else drop_values(update, *dropout)),
+            call_of(layer_norm),
+        )
+        if normalise is layer_norm or keras.backend.backend() != "torch":
+            return normalise(total)
+        return _normalise_in_torch(total, layer_norm)
     import jax
 
     seed, dropped = dropout or (jax.numpy.zeros(2, "uint32"), 0)
     scales = (ops.cast(value, "float32") for value in (layer_norm.gamma, layer_norm.beta))
     return _make_norm()(residual, update, *scales, seed, dropped, layer_norm.epsilon)
+
+
+def _normalise_in_torch(inputs: Tensor, layer_norm: keras.layers.LayerNormalization) -> Tensor:
+    """Return the layer norm of (..., units) as `call` does, which looks at types and shapes for as long."""
+    import torch
+
+    scales = layer_norm.gamma.value, layer_norm.beta.value
+    found: Any = torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], *scales, layer_norm.epsilon)
+    return found
 
 
 def keep_inputs(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

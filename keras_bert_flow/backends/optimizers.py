@@ -97,7 +97,7 @@ def _find_scale(grads: list[Tensor], optimizer: Any, batches: int) -> Tensor | N
 
     if optimizer.global_clipnorm is None or not grads:
         return None if batches == 1 else torch.tensor(float(batches))
-    norm = torch.nn.utils.get_total_norm(grads) / batches
+    norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) / batches
     clipped = torch.clamp(norm / optimizer.global_clipnorm, min=1.0) + (norm - norm)  # infinite norms make it NaN
     return batches * clipped
 
@@ -124,17 +124,18 @@ def step_by_torch(
         scale: divisor of the gradients, a tensor or None.
     """
     import torch
-    from torch.optim.adamw import adamw
 
+    if not weights:
+        return
     beta_1, beta_2, epsilon = constants
-    adamw(
+    # What `torch.optim.AdamW(fused=True)` calls, which first makes a tensor of steps for each weight.
+    torch._fused_adamw_(
         weights,
         gradients,
         momentums,
         velocities,
         [],
-        list(torch.full((len(weights),), float(done)).unbind()),
-        fused=True,
+        [torch.tensor(float(done + 1))] * len(weights),
         grad_scale=scale,
         amsgrad=False,
         beta1=beta_1,

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.values import Tensor
+from keras_bert_flow.backends.values import Tensor, value_of
 
 
 def _is_bfloat16_slow() -> bool:
@@ -35,8 +35,12 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
     A CPU with bfloat16 products also accumulates in float32 and rounds. Keras itself does the same for float16.
     """
-    is_slow = IS_BFLOAT16_SLOW and keras.backend.standardize_dtype(left.dtype) == "bfloat16"
-    if not is_slow or left.device.type != "cpu":
+    if keras.backend.backend() != "torch":
+        return ops.matmul(left, right)
+    left, right = value_of(left), value_of(right)
+    if left.dtype == right.dtype and str(left.dtype) == "torch.float32":
+        return left.matmul(right)  # what Keras calls after a look at types and devices that takes as long
+    if not IS_BFLOAT16_SLOW or left.device.type != "cpu" or str(left.dtype) != "torch.bfloat16":
         return ops.matmul(left, right)
     return ops.cast(ops.matmul(ops.cast(left, "float32"), ops.cast(right, "float32")), "bfloat16")
 
@@ -79,7 +83,9 @@ def _with_jax_gradient(plain: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def project(inputs: Tensor, kernel: Tensor, bias: Tensor | None) -> Tensor:
     """Return the product of (..., inputs) and (inputs, outputs), plus a bias unless it is None."""
     outputs = matmul(inputs, kernel)
-    return outputs if bias is None else ops.add(outputs, bias)
+    if bias is None:
+        return outputs
+    return outputs + value_of(bias) if keras.backend.backend() == "torch" else ops.add(outputs, bias)
 
 
 # Split a fused query-key-value projection into attention heads.
@@ -109,9 +115,19 @@ def split_heads(fused: Tensor, length: int, num_heads: int, head_dim: int) -> tu
 
     The last axis of `fused` is ordered (heads, 3, head_dim).
     """
+    if keras.backend.backend() == "torch":
+        return fused.reshape(-1, length, num_heads, 3, head_dim).permute(3, 0, 2, 1, 4).unbind()
     # One transpose, then contiguous parts: TensorFlow pads the gradient of a slice with zeros.
     fused = ops.reshape(fused, (-1, length, num_heads, 3, head_dim))
     return tuple(ops.unstack(ops.transpose(fused, (3, 0, 2, 1, 4))))
+
+
+def merge_heads(context: Tensor) -> Tensor:
+    """Return (batch, length, hidden) from the outputs of all heads, (batch, heads, length, head_dim)."""
+    batch, heads, length, width = ops.shape(context)
+    if keras.backend.backend() == "torch":
+        return context.transpose(1, 2).reshape(batch, length, heads * width)
+    return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, heads * width))
 
 
 def one_hot(ids: Tensor, classes: int, dtype: str) -> Tensor:

@@ -19,7 +19,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.backends.runtime import is_on_processor
-from keras_bert_flow.backends.values import Tensor, assume_packed_rows, has_packed_rows
+from keras_bert_flow.backends.values import Tensor, assume_packed_rows, has_packed_rows, list_values
 
 MOST_PROGRAMS = 16  # shapes that are recorded for one model; batches of further ones run eagerly
 _recording_one = threading.RLock()  # PyTorch replaces functions of its own meanwhile
@@ -106,15 +106,11 @@ class _Variables:
 
 def _has_known_losses(model: keras.Model) -> bool:
     """Return whether the losses are names or classes of Keras or of ours."""
-    losses = keras.tree.flatten(model.loss)
-    return all(
-        isinstance(loss, str) or type(loss).__module__.startswith(("keras.", "keras_bert_flow.")) for loss in losses
-    )
+    return all(isinstance(loss, str) or _is_known(type(loss)) for loss in keras.tree.flatten(model.loss))
 
 
-def _list_values(variables: Sequence[keras.Variable]) -> list[Tensor]:
-    # `value` looks for scopes first, which takes longer than an operation on a small tensor.
-    return [variable._value for variable in variables]
+def _is_known(code: Any) -> bool:
+    return code.__module__.startswith(("keras.", "keras_bert_flow."))
 
 
 class _Program:
@@ -143,7 +139,7 @@ class _Program:
         import torch
 
         with torch.no_grad():
-            found = self.compute(*_list_values(self._variables), *_leave_out_none(leaves))
+            found = self.compute(*list_values(self._variables), *_leave_out_none(leaves))
             if self.optimizer is not None:
                 self.optimizer.apply(list(found[len(self._names) :]), self._trained)
         return dict(zip(self._names, found, strict=False))
@@ -155,7 +151,7 @@ def _leave_out_none(leaves: Sequence[Tensor | None]) -> list[Tensor]:
 
 def _record(model: keras.Model, variables: _Variables, leaves: Sequence[Tensor | None], form: Any) -> _Program:
     """Record a step on a batch of these shapes; raise an exception if its numbers could differ from an eager step's."""
-    if type(model).train_step is not keras.Model.train_step:
+    if not _is_known(type(model).train_step):
         raise TypeError("the model has a `train_step` of its own")
     optimizer, listed = model.optimizer, [*variables.trained, *variables.held]
     is_replaced = "apply" in vars(optimizer)  # by one that exchanges gradients with other processes
@@ -167,7 +163,7 @@ def _record(model: keras.Model, variables: _Variables, leaves: Sequence[Tensor |
             _logger.warning("The optimizer is called after the recorded step: %s", _shorten(error))
     if optimizer is not None:
         graph, names = _trace(model, variables.trained, listed, leaves, form, has_optimizer=False)
-    given = [value.detach() for value in _list_values(listed)] + _leave_out_none(leaves)
+    given = [value.detach() for value in list_values(listed)] + _leave_out_none(leaves)
     compiled = _compile(graph, given)
     if compiled is not graph and given[0].device.type == "cuda":
         compiled = _Replayed(compiled, len(listed))
@@ -202,7 +198,7 @@ def _trace(
         weights = [value.detach().requires_grad_() for value in values[: len(trained)]]
         places = [*weights, *values[len(trained) :]]
         with keras.StatelessScope([*zip(listed, places, strict=True)], collect_losses=True) as scope:
-            # As `train_step` of Keras' trainer for PyTorch.
+            # As `train_step` of `backends.eager`, with what it reads and changes as arguments.
             outputs = model(x, training=True)
             loss = model._compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=True)
             rows = next(value for value in keras.tree.flatten(x) if value is not None).shape[0]
@@ -225,7 +221,7 @@ def _trace(
             _keep(places, [scope.get_current_value(variable) for variable in listed])
         return found + gradients
 
-    given = [value.detach() for value in _list_values(listed)] + _leave_out_none(leaves)
+    given = [value.detach() for value in list_values(listed)] + _leave_out_none(leaves)
     # Fake tensors have no values: what asks for one raises an exception, even if it asks through NumPy.
     with _recording_one, torch.enable_grad(), _make_refusal():
         graph = make_fx(step, tracing_mode="fake", _allow_non_fake_inputs=True)(*given)

@@ -3,7 +3,7 @@
 `padding_mask` is 0 for padding and otherwise the number of the text that a token belongs to, from 1 in each row.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -28,6 +28,16 @@ def read_variable(variable: keras.Variable) -> np.ndarray:
     """
     is_several = keras.backend.backend() == "tensorflow"
     return keras.ops.convert_to_numpy(variable if is_several else variable.value)
+
+
+def value_of(value: Any) -> Tensor:
+    """Return the value of a variable, in the type that its scope computes in, or a tensor as it is."""
+    return value.value if isinstance(value, keras.Variable) else value
+
+
+def list_values(variables: Iterable[keras.Variable]) -> list[Tensor]:
+    """Return the values of variables outside of any scope: `value` looks for one, which takes longer than a product."""
+    return [variable._value for variable in variables]
 
 
 def as_tensor(variable: Any) -> Tensor:

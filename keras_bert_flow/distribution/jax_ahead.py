@@ -17,6 +17,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from keras_bert_flow.backends.kernels import compiled_for
 from keras_bert_flow.distribution.jax_cluster import BATCH, MODEL, JaxCluster, make_layout
 from keras_bert_flow.layers.shape import EncoderShape
 
@@ -79,7 +80,8 @@ def compile_step(model: Any, batch: Any, chips: list[Any], count: int = 1, train
         donate_argnums=0,
     )
     shapes = jax.tree.map(lambda value: jax.ShapeDtypeStruct(value.shape, value.dtype), (state, batch))
-    return step.lower(*shapes).compile()
+    with compiled_for(mesh):
+        return step.lower(*shapes).compile()
 
 
 # The roofline of a compiled program. Nothing is measured: it is the list of kernels that a device would run, and each
@@ -140,9 +142,8 @@ def read_program(text: str, bytes_per_second: float, peak_flops: float, launch_s
     for each, types, turns in _list_kernels(computations, entry):
         moved = _count_moved(computations, each, types)
         products = _count_products(computations, each, types)
-        if "__cudnn$fmha" in each.rest:  # cuDNN's attention: products of length · length, two or five in the gradient
-            batch, heads, length, width = _sizes(each.type)[:4]
-            products += (10.0 if "Backward" in each.rest else 4.0) * batch * heads * length * length * width
+        if each.operation == "custom-call":
+            products += _count_attention(each, types)
         program.kernels += turns
         program.moved_bytes += turns * moved
         program.flops += turns * products
@@ -299,6 +300,24 @@ def _count_products(computations: dict[str, list[Instruction]], each: Instructio
     axes = re.search(r"lhs_contracting_dims=\{([\d,]+)\}", each.rest)
     contracted = math.prod(left[int(axis)] for axis in axes.group(1).split(",")) if axes else 1
     return total + 2.0 * math.prod(_sizes(each.type)) * contracted
+
+
+def _count_attention(each: Instruction, types: dict[str, str]) -> float:
+    """Return the operations of a kernel of attention: two products of queries and keys, or five in the gradient.
+
+    Splash attention multiplies the blocks of its grid alone, of which the first operand has one number each.
+    """
+    if "__cudnn$fmha" in each.rest:
+        batch, heads, length, width = _sizes(each.type)[:4]
+        return (10.0 if "Backward" in each.rest else 4.0) * batch * heads * length * length * width
+    if not each.name.startswith("splash_"):
+        return 0.0
+    grid = _sizes(types[each.operands[0]])
+    batch, heads, length, width = next(
+        sizes for sizes in (_sizes(types[name]) for name in each.operands[1:]) if len(sizes) == 4
+    )
+    pairs = math.prod(grid[1:]) * (length / max(grid[1:])) ** 2
+    return (4.0 if "_fwd_" in each.name else 10.0) * batch * heads * pairs * width
 
 
 def _count_convolution(each: Instruction, left: list[int], right: list[int]) -> float:

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_bert_flow.backends.fused import drop_values, fuse
 from keras_bert_flow.backends.kernels import attend, call_of
-from keras_bert_flow.backends.products import matmul, split_heads
+from keras_bert_flow.backends.products import matmul, merge_heads, split_heads
 from keras_bert_flow.backends.unpadding import map_rows
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer, rematerialise, truncated_normal
@@ -248,6 +248,8 @@ def masked_softmax(scores: Tensor, bias: Tensor) -> Tensor:
         scores: float, (batch, heads, query, key).
         bias: float32, of a shape that broadcasts to theirs; see `attention_bias`.
     """
+    if keras.backend.backend() == "torch" and scores.dtype == bias.dtype:  # float32
+        return (scores + bias).softmax(-1)
     if keras.backend.standardize_dtype(scores.dtype) == "bfloat16":
         # Half the bytes of a float32 sum, and exact: a real key adds 0. float16 cannot represent the bias of padding.
         scores, bias = scores + ops.cast(bias, "bfloat16"), 0.0
@@ -361,7 +363,7 @@ class MultiHeadSelfAttention(ShapedLayer):
         compute = partial(self._attend_densely, relative=relative, dropped=dropout[1] if dropout else 0)
         if type(self.positions) is not Learned:  # the fused kernels take no scores
             return compute(fused, bias, dropout[0] if dropout else None)
-        return attend(fused, bias, self.shape.num_heads, compute, dropout)
+        return attend(fused, bias, padding_mask, self.pattern, self.shape.num_heads, compute, dropout)
 
     def _attend_densely(
         self, fused: Tensor, bias: Tensor, seed: Tensor | None, relative: Tensor | None, dropped: int
@@ -371,7 +373,7 @@ class MultiHeadSelfAttention(ShapedLayer):
         scores = self._score(query, key, relative)  # (batch, heads, query, key)
         probabilities = softmax_and_drop(scores, bias, seed, dropped) if dropped else masked_softmax(scores, bias)
         context = matmul(ops.cast(probabilities, value.dtype), value)  # (batch, heads, query, head_dim)
-        return ops.reshape(ops.transpose(context, (0, 2, 1, 3)), (-1, length, self.shape.hidden_dim))
+        return merge_heads(context)
 
     def _score(self, query: Tensor, key: Tensor, relative: Tensor | None) -> Tensor:
         """Return the scores of queries and keys, both (batch, heads, length, head_dim), by the kind of positions."""

@@ -17,7 +17,7 @@ from keras_bert_flow.backends.optimizers import (
     step_by_torch,
 )
 from keras_bert_flow.backends.runtime import is_torch_on_processor
-from keras_bert_flow.backends.values import Tensor, as_tensor
+from keras_bert_flow.backends.values import Tensor, as_tensor, list_values
 
 # Weight decay exclusions that survive saving, which Keras leaves out of a saved optimizer.
 
@@ -138,18 +138,20 @@ class FusedAdamW(_AdamW):
             super().apply(grads, trainable_variables)
 
     def _step(self, given: list[tuple[Tensor, keras.Variable, int]], scale: Tensor | None, rate: float) -> None:
-        for is_decayed in (True, False):
-            chosen = [entry for entry in given if self._use_weight_decay(entry[1]) == is_decayed]
-            indices = [index for _, _, index in chosen]
+        decayed: list[Any] = []
+        others: list[Any] = []
+        for entry in given:
+            (decayed if self._use_weight_decay(entry[1]) else others).append(entry)
+        for chosen, decay in ((decayed, self.weight_decay or 0.0), (others, 0.0)):
             step_by_torch(
-                [variable.value for _, variable, _ in chosen],
+                list_values([variable for _, variable, _ in chosen]),
                 [gradient for gradient, _, _ in chosen],
-                [self._momentums[index].value for index in indices],
-                [self._velocities[index].value for index in indices],
+                list_values([self._momentums[index] for _, _, index in chosen]),
+                list_values([self._velocities[index] for _, _, index in chosen]),
                 int(self.iterations),
                 rate,
                 (self.beta_1, self.beta_2, self.epsilon),
-                self.weight_decay if is_decayed and self.weight_decay else 0.0,
+                decay,
                 scale,
             )
 

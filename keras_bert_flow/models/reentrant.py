@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from keras_bert_flow.backends.eager import LayerWalk, train_step
 from keras_bert_flow.backends.recorded import CapturedStep
 from keras_bert_flow.backends.runtime import is_on_processor
 from keras_bert_flow.backends.steps import StatelessLoops, keeping_grad_mode, make_test_function
@@ -33,6 +34,19 @@ class ReentrantModel(keras.Model):
         super().__init__(*args, **kwargs)
         self._evaluating = threading.RLock()
         self._loops = StatelessLoops(self) if keras.backend.backend() == "jax" else None
+        self._walk: LayerWalk | None = None
+
+    def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        has_masks = mask is not None and any(each is not None for each in keras.tree.flatten(mask))
+        if keras.backend.backend() != "torch" or has_masks:
+            return super().call(inputs, training=training, mask=mask)
+        if self._walk is None:
+            self._walk = LayerWalk(self)
+        return self._walk(self._standardize_inputs(inputs), training)
+
+    def train_step(self, *given: Any) -> Any:
+        is_plain = keras.backend.backend() == "torch" and self.trainable_variables
+        return train_step(self, *given) if is_plain else super().train_step(*given)
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         super().compile(*args, **kwargs)

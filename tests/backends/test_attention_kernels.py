@@ -1,6 +1,7 @@
 """Fused attention is the dense one, forward and in its gradient; dropout takes keys at its rate."""
 
 from functools import partial
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -33,20 +34,20 @@ def kernel_here():
     return kernels._attend_by_torch if BACKEND == "torch" else partial(kernels._attend_by_cudnn, implementation="xla")
 
 
-def differentiate(function, fused, dtype):
+def differentiate(function, fused, dtype, weights=WEIGHTS):
     """Return the values of a function of `fused` and the gradient of their weighted sum."""
     if BACKEND == "torch":
         import torch
 
         given = torch.tensor(fused).to(getattr(torch, dtype)).requires_grad_()
         values = function(given)
-        (values.float() * torch.tensor(WEIGHTS)).sum().backward()
+        (values.float() * torch.tensor(weights)).sum().backward()
         return read(values.detach()), read(given.grad)
     import jax
 
     given = jax.numpy.asarray(fused, dtype)
     values, gradient = jax.jit(
-        lambda given: (function(given), jax.grad(lambda x: (function(x).astype("float32") * WEIGHTS).sum())(given))
+        lambda given: (function(given), jax.grad(lambda x: (function(x).astype("float32") * weights).sum())(given))
     )(given)
     return read(values), read(gradient)
 
@@ -104,7 +105,7 @@ def test_program_for_this_device_has_the_dense_kernel(monkeypatch):
     bias = attention_bias(MASK)
     dense = partial(layer._attend_densely, relative=None, dropped=0)
     given = jax.numpy.asarray(FUSED, "bfloat16")
-    found = jax.jit(lambda fused: kernels.attend(fused, bias, HEADS, dense, None))(given)
+    found = jax.jit(lambda fused: kernels.attend(fused, bias, MASK, FULL, HEADS, dense, None))(given)
     np.testing.assert_array_equal(read(found), read(jax.jit(lambda fused: dense(fused, bias, None))(given)))
 
 
@@ -116,9 +117,11 @@ def test_cudnn_is_the_dense_kernel():
         pytest.skip("needs a GPU")
     layer = MultiHeadSelfAttention(SHAPE, dtype="bfloat16", name="attention")
     bias = attention_bias(keras.ops.convert_to_tensor(MASK))
-    dense = partial(layer._attend_densely, bias=bias, seed=None, relative=None, dropped=0)
-    compute = partial(kernels.attend, bias=bias, num_heads=HEADS, dense=layer._attend_densely, dropout=None)
-    expected, found = (differentiate(function, FUSED, "bfloat16")[0] for function in (dense, compute))
+    dense = partial(layer._attend_densely, relative=None, dropped=0)
+    given = {"bias": bias, "padding_mask": MASK, "pattern": FULL, "num_heads": HEADS}
+    compute = partial(kernels.attend, **given, dense=dense, dropout=None)
+    of_rows = partial(dense, bias=bias, seed=None)
+    expected, found = (differentiate(function, FUSED, "bfloat16")[0] for function in (of_rows, compute))
     np.testing.assert_allclose(found[MASK > 0], expected[MASK > 0], atol=3e-2 * np.abs(expected).max())
 
 
@@ -134,7 +137,77 @@ def test_log_names_the_kernel_once(monkeypatch, caplog):
     with caplog.at_level("INFO", kernels.__name__):
         for _ in range(2):
             jax.eval_shape(
-                lambda fused: kernels.attend(fused, bias, HEADS, compute, None), FUSED.astype(jax.numpy.bfloat16)
+                lambda fused: kernels.attend(fused, bias, MASK, FULL, HEADS, compute, None),
+                FUSED.astype(jax.numpy.bfloat16),
             )
     kernels._name_kernel.cache_clear()
     assert [record.getMessage() for record in caplog.records] == ["Attention: flash attention of cuDNN."]
+
+
+# Splash attention of JAX for TPUs, interpreted here.
+
+LONG = 384  # three blocks of 128
+LONG_MASK = np.stack([np.ones(LONG), np.repeat([1, 2, 3, 0], [100, 128, 130, 26]), np.zeros(LONG)]).astype("int32")
+
+
+def compare_with_dense(compute, pattern, mask, dtype):
+    """Return the values and gradients of the dense kernel and of another for `mask`, of real tokens alone."""
+    layer = MultiHeadSelfAttention(SHAPE, pattern=pattern, dtype=dtype, name="attention")
+    bias, rng = attention_bias(keras.ops.convert_to_tensor(mask), pattern), np.random.default_rng(5)
+    fused = rng.normal(size=(*mask.shape, 3 * WIDTH)).astype("float32")
+    weights = rng.normal(size=(*mask.shape, WIDTH)) * (mask > 0)[..., None]
+    dense = partial(layer._attend_densely, seed=None, relative=None, dropped=0)
+    found = [
+        differentiate(partial(function, bias=bias), fused, dtype, weights)
+        for function in (dense, partial(kernels._attend_fused, seed=None, num_heads=HEADS, dropped=0, kernel=compute))
+    ]
+    return [(values[mask > 0], gradient) for values, gradient in found]
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="a kernel of JAX")
+@pytest.mark.slow_compiled
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-5), ("bfloat16", 3e-2)])
+@pytest.mark.parametrize(
+    "pattern", [FULL, Window(2), Window(150), Causal(), Window(70, num_global=1), Blocks(64, num_global=1)], ids=repr
+)
+def test_splash_attention_is_the_dense_one(pattern, dtype, tolerance):
+    mask = np.minimum(LONG_MASK, 1) if pattern.counts_from_text else LONG_MASK
+    splash = partial(kernels.attend_by_splash, padding_mask=mask, pattern=pattern, is_interpreted=True)
+    (expected, expected_gradient), (found, gradient) = compare_with_dense(splash, pattern, mask, dtype)
+    np.testing.assert_allclose(found, expected, atol=tolerance * np.abs(expected).max())
+    np.testing.assert_allclose(gradient, expected_gradient, atol=tolerance * np.abs(expected_gradient).max())
+    assert not np.any(gradient[2])  # finite, in a row of nothing but padding
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="a kernel of JAX")
+@pytest.mark.slow_compiled
+def test_splash_attention_is_divided_over_rows_and_heads():
+    import jax
+
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]).reshape(1, 1), ("batch", "model"))
+    splash = partial(kernels.attend_by_splash, padding_mask=LONG_MASK, pattern=FULL, mesh=mesh, is_interpreted=True)
+    (expected, expected_gradient), (found, gradient) = compare_with_dense(splash, FULL, LONG_MASK, "float32")
+    np.testing.assert_allclose(found, expected, atol=1e-5 * np.abs(expected).max())
+    np.testing.assert_allclose(gradient, expected_gradient, atol=1e-5 * np.abs(expected_gradient).max())
+
+
+@pytest.mark.skipif(BACKEND != "jax", reason="a kernel of JAX")
+@pytest.mark.parametrize(
+    ("rows", "length", "dtype", "pattern", "is_chosen"),
+    [
+        (4, 512, "bfloat16", FULL, True),
+        (4, 384, "bfloat16", Causal(), True),
+        (4, 128, "bfloat16", FULL, False),  # dense moves less
+        (4, 520, "bfloat16", FULL, False),  # no block divides it
+        (4, 512, "float32", FULL, False),
+        (3, 512, "bfloat16", FULL, False),  # not the same number of rows on each of two chips
+        (4, 512, "bfloat16", Blocks(64), False),  # rows may be packed, and blocks count from each text
+    ],
+)
+def test_splash_attention_is_chosen_for_tpus_and_long_rows(rows, length, dtype, pattern, is_chosen):
+    fused, mask = keras.ops.zeros((rows, length, 3 * WIDTH), dtype), keras.ops.ones((rows, length), "int32")
+    for platform, expected in (("tpu", is_chosen), ("cpu", False)):
+        chips = np.array([SimpleNamespace(platform=platform)] * 2)
+        with kernels.compiled_for(SimpleNamespace(devices=chips)):
+            assert kernels.is_for_splash(fused, mask, pattern) is expected
+    assert not kernels.is_for_splash(fused, mask, pattern)  # this machine has no TPU

@@ -17,9 +17,9 @@ def main(name: str, folder: str, step: str, rows: int, count: int) -> None:
 
     device = find_device(name)
     keras.config.set_dtype_policy("mixed_bfloat16")
-    length, masks = 48, 6
-    step, _, kind = step.partition(" ")  # in place of 2 layers: `deep` has 5, `scanned` as well, in one scan
-    layers = 5 if kind else 2
+    step, _, kind = step.partition(" ")  # `deep` has 5 layers, `scanned` as well, in one scan; `long` has longer rows
+    length, masks = 512 if kind == "long" else 48, 6
+    layers = 5 if kind in ("deep", "scanned") else 2
     sizes = {"vocabulary_size": 2048, "num_layers": layers, "num_heads": 4, "hidden_dim": 128, "intermediate_dim": 512}
     shape = find_family("bert").shape(max_positions=length, **sizes)
     with share_copy(shape, find_family("bert").sharding, count):
@@ -41,6 +41,7 @@ def main(name: str, folder: str, step: str, rows: int, count: int) -> None:
     found = {
         "collectives": program.collectives,
         "flops": program.flops,
+        "splash": len(re.findall(r"custom-call\(.*tpu_custom_call", text)),
         "host": re.findall(r" (?:infeed|outfeed|send|recv)\(|MoveToHost|MoveToDevice|host_callback", text),
         "whole_batches": re.findall(rf"\[{rows},[\d,]*\]", text) if device.chips > count else [],
         "weights": model.count_params(),

@@ -136,6 +136,19 @@ def test_loop_moves_and_sends_one_layer_of_the_stack_in_each_turn():
 
 
 # As libtpu writes them for v5e: `left` (batch, rows, contracted) and `right` in the order that `dim_labels` says.
+def test_splash_attention_multiplies_the_blocks_of_its_grid():
+    arrays = {"grid": "s8[1,4,2]", "mask": "s8[1,4,2]", "query": "bf16[7,3,512,64]", "texts": "s32[7,512,128]"}
+    parameters = [f"  %{name} = {kind} parameter({place})" for place, (name, kind) in enumerate(arrays.items())]
+    call = ', custom_call_target="tpu_custom_call", kernel_metadata={'
+    lines = [
+        f"  %splash_mha_{name}.1 = (f32[7,512,64], bf16[7,3,512,64]) custom-call(%grid, %mask, %query, %texts){call}"
+        for name in ("fwd_segmented_residuals", "dkv_segmented_no_residuals")
+    ]
+    text = "\n".join(["ENTRY %main () -> f32[1] {", *parameters, *lines, "}"])
+    # Eight blocks of 128 queries and 128 keys: two products in the forward pass, five in the backward pass
+    assert read_program(text, 1e12, 1e14).flops == (2 + 5) * 2 * 7 * 3 * 8 * 128 * 128 * 64
+
+
 CONVOLUTIONS = {
     "f32[32,128] convolution(f32[32,64] %a, f32[64,128] %b), dim_labels=bf_io->bf": 32 * 64 * 128,
     # A batch of 32 products: 128 × 128 by 128 × 64
@@ -238,6 +251,16 @@ def test_scan_multiplies_and_sends_what_its_layers_do(count):
     assert sum(sizes[0]) == pytest.approx(sum(sizes[1]), rel=0.02)
     assert scanned["state_bytes"] == plain["state_bytes"]
     assert scanned["host"] == scanned["whole_batches"] == []
+
+
+@pytest.mark.slow
+@compiled
+@pytest.mark.parametrize("count", [1, 4])
+def test_long_rows_attend_by_splash_attention_on_each_chip(count):
+    found = compile_elsewhere("v5e-4", "pretraining long", 4 * 7, count)
+    assert found["splash"] == 2 * 2  # of two layers, forward and backward
+    assert set(found["collectives"]) == {"all-reduce"}
+    assert found["host"] == found["whole_batches"] == []
 
 
 @pytest.mark.slow
