@@ -83,7 +83,7 @@ def __dir__() -> list[str]:
 # with `ast`), since Keras looks names up in a plain dict, which cannot be filled when a name is missing.
 _REGISTERED = {
     "distribution.tensorflow_cluster": ("ReplicatedLoss",),
-    "layers.attention": ("QueryKeyValue", "MultiHeadSelfAttention"),
+    "layers.attention": ("QueryKeyValue", "QueryKeyAndValue", "MultiHeadSelfAttention"),
     "layers.dense": ("Dropout", "OutputDense", "TokenEmbedding", "Dense"),
     "layers.embeddings": ("BertEmbeddings",),
     "layers.encoder": ("MergeTexts", "ChoiceScores", "SplitTexts", "EncoderBlock"),

@@ -125,6 +125,35 @@ class QueryKeyValue(Dense):
         return super().get_config() | {"num_heads": self.num_heads}
 
 
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class QueryKeyAndValue(ShapedLayer):
+    """Queries, keys and values as three dense layers, with the outputs of a `QueryKeyValue`.
+
+    Call arguments:
+        inputs: float, (..., any width). Of queries and keys.
+        values: float, (..., any width).
+    Returns:
+        float, (..., 3 `attention_dim`), ordered (heads, 3, head_dim).
+    """
+
+    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(shape, **kwargs)
+        self.query, self.key, self.value = (self.make_dense(self.shape.attention_dim, part) for part in PARTS)
+
+    def build(self, inputs_shape: Shape, values_shape: Shape) -> None:
+        for layer, shape in ((self.query, inputs_shape), (self.key, inputs_shape), (self.value, values_shape)):
+            layer.build(shape)
+
+    def call(self, inputs: Tensor, values: Tensor) -> Tensor:
+        parts = (call_of(self.query)(inputs), call_of(self.key)(inputs), call_of(self.value)(values))
+        leading = ops.shape(inputs)[:-1]
+        heads = [ops.reshape(part, (*leading, self.shape.num_heads, 1, self.shape.head_dim)) for part in parts]
+        return ops.reshape(ops.concatenate(heads, axis=-2), (*leading, 3 * self.shape.attention_dim))
+
+    def compute_output_shape(self, inputs_shape: Shape, values_shape: Shape) -> Shape:
+        return (*inputs_shape[:-1], 3 * self.shape.attention_dim)
+
+
 # Positions within attention: rotation, slopes over distances, and scores of relative positions. All depend on the
 # distance of two tokens alone, which in a packed row is the same as in the text by itself.
 
@@ -279,8 +308,10 @@ class MultiHeadSelfAttention(ShapedLayer):
             keys, never queries.
         bias: `attention_bias` of the mask and the pattern, if it is computed once for several layers.
         relative: float, (2 num_buckets, hidden). Of `Disentangled` positions: the vectors of distances.
+        values: float, the shape of the inputs but for the width. What the values are projected from, in a shape that
+            `has_own_values`; queries and keys are projected from the inputs.
     Returns:
-        float, the shape of the inputs.
+        float, the shape of the inputs, `attention_dim` of the shape wide.
     Raises:
         ValueError: positions are `Disentangled`, and `relative` is missing.
     Attributes:
@@ -299,11 +330,15 @@ class MultiHeadSelfAttention(ShapedLayer):
         super().__init__(shape, **kwargs)
         self.pattern, self.positions = make_kind(pattern, PATTERNS), make_kind(positions, POSITIONS)
         self.is_rematerialised = False
-        self.query_key_value = self.make_dense(
-            3 * self.shape.hidden_dim, "query_key_value", kind=QueryKeyValue, num_heads=self.shape.num_heads
-        )
+        self.query_key_value: Any
+        if self.shape.has_own_values:
+            self.query_key_value = QueryKeyAndValue(self.shape, dtype=self.dtype_policy, name="query_key_value")
+        else:
+            self.query_key_value = self.make_dense(
+                3 * self.shape.attention_dim, "query_key_value", kind=QueryKeyValue, num_heads=self.shape.num_heads
+            )
         self.dropout = Dropout(self.shape.attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.output_dense = self.make_dense(self.shape.hidden_dim, "output")
+        self.output_dense = self.make_dense(self.shape.attention_dim, "output")
         if isinstance(self.positions, TransformerXL):
             self.relative_dense = self.make_dense(self.shape.hidden_dim, "relative", use_bias=False)
 
@@ -313,6 +348,7 @@ class MultiHeadSelfAttention(ShapedLayer):
         padding_mask_shape: Shape | None = None,
         bias_shape: Shape | None = None,
         relative_shape: Shape | None = None,
+        values_shape: Shape | None = None,
     ) -> None:
         batch, length, _ = inputs_shape
         if isinstance(self.positions, TransformerXL):
@@ -325,9 +361,9 @@ class MultiHeadSelfAttention(ShapedLayer):
                 )
                 for name in ("content_bias", "position_bias")
             )
-        self.query_key_value.build(inputs_shape)
+        self.query_key_value.build(*((inputs_shape,) if values_shape is None else (inputs_shape, values_shape)))
         self.dropout.build((batch, self.shape.num_heads, length, length))
-        self.output_dense.build((batch, length, self.shape.hidden_dim))
+        self.output_dense.build((batch, length, self.shape.attention_dim))
 
     def call(
         self,
@@ -335,9 +371,10 @@ class MultiHeadSelfAttention(ShapedLayer):
         padding_mask: Tensor,
         bias: Tensor | None = None,
         relative: Tensor | None = None,
+        values: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        fused = call_of(self.query_key_value)(inputs)
+        fused = call_of(self.query_key_value)(*((inputs,) if values is None else (inputs, values)))
         given = {} if relative is None else {"relative": relative}
         if training and self.is_rematerialised:
             compute = partial(rematerialise, self, partial(self._attend, training=True), **given)
@@ -404,8 +441,18 @@ class MultiHeadSelfAttention(ShapedLayer):
         padding_mask_shape: Shape | None = None,
         bias_shape: Shape | None = None,
         relative_shape: Shape | None = None,
+        values_shape: Shape | None = None,
     ) -> Shape:
         return inputs_shape
+
+    def list_lora_layers(self, targets: Sequence[str]) -> list[tuple[Any, dict[str, Any]]]:
+        """Return the layers that LoRA targets mean, with the arguments of `enable_lora` that they have of their own."""
+        parts = [part for part in PARTS if part in targets]
+        if self.shape.has_own_values:
+            layers: list[tuple[Any, dict[str, Any]]] = [(getattr(self.query_key_value, part), {}) for part in parts]
+        else:
+            layers = [(self.query_key_value, {"parts": parts})] if parts else []
+        return layers + ([(self.output_dense, {})] if "attention_output" in targets else [])
 
     def get_config(self) -> dict[str, Any]:
         kinds = {"pattern": describe_kind(self.pattern), "positions": describe_kind(self.positions)}

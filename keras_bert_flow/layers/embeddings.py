@@ -13,8 +13,49 @@ from keras_bert_flow.layers.masks import text_positions
 from keras_bert_flow.layers.shape import EncoderShape
 
 
+class PositionedEmbeddings(ShapedLayer):
+    """Base class of layers that add learned segment and position embeddings; abstract."""
+
+    def build_tables(self) -> None:
+        """Add the weights, `position_dim` of the shape wide."""
+        self.position_embedding = self.add_weight(
+            shape=(self.shape.num_position_rows, self.shape.position_dim),
+            initializer=truncated_normal(self.shape.initializer_range),
+            name="position_embedding",
+        )
+        if self.shape.num_segments:
+            self.segment_embedding = self.add_weight(
+                shape=(self.shape.num_segments, self.shape.position_dim),
+                initializer=truncated_normal(self.shape.initializer_range),
+                name="segment_embedding",
+            )
+
+    def add_tables(self, hidden: Tensor, segment_ids: Tensor, padding_mask: Tensor | None) -> Tensor:
+        """Return `hidden`, float, (batch, length, `position_dim`), with the embeddings of segments and positions added.
+
+        Raises:
+            ValueError: a sequence is longer than `max_positions`.
+        """
+        length = hidden.shape[1]
+        if length is not None and length > self.shape.max_positions:
+            raise ValueError(
+                f"A sequence must be at most `max_positions` long. Received: length={length}, "
+                f"max_positions={self.shape.max_positions}. Cut the sequence or build the model with more positions."
+            )
+        if self.shape.num_segments == 1:  # all tokens belong to it, whichever text they are from
+            segment_ids = ops.zeros_like(segment_ids)
+        if self.shape.num_segments:
+            # A one-hot product, (batch, length, segments): the gradient of a gather would add thousands of rows to two.
+            segments = one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
+            hidden = hidden + matmul(segments, self.segment_embedding)
+        first = self.shape.position_offset
+        rows = self.position_embedding[first : first + ops.shape(hidden)[1]]
+        positions = rows if padding_mask is None else _restart_positions(rows, ops.cast(padding_mask, "int32"))
+        return hidden + positions
+
+
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class BertEmbeddings(ShapedLayer):
+class BertEmbeddings(PositionedEmbeddings):
     """Add segment and position embeddings to token embeddings, then layer norm and dropout.
 
     The token embedding is a separate layer, because the masked-LM head projects through it as well.
@@ -40,18 +81,7 @@ class BertEmbeddings(ShapedLayer):
         segment_ids_shape: Shape | None = None,
         padding_mask_shape: Shape | None = None,
     ) -> None:
-        width = token_embeddings_shape[-1]
-        self.position_embedding = self.add_weight(
-            shape=(self.shape.num_position_rows, width),
-            initializer=truncated_normal(self.shape.initializer_range),
-            name="position_embedding",
-        )
-        if self.shape.num_segments:
-            self.segment_embedding = self.add_weight(
-                shape=(self.shape.num_segments, width),
-                initializer=truncated_normal(self.shape.initializer_range),
-                name="segment_embedding",
-            )
+        self.build_tables()
         self.layer_norm.build(token_embeddings_shape)
         self.dropout.build(token_embeddings_shape)
 
@@ -62,23 +92,7 @@ class BertEmbeddings(ShapedLayer):
         padding_mask: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        length = token_embeddings.shape[1]
-        if length is not None and length > self.shape.max_positions:
-            raise ValueError(
-                f"A sequence must be at most `max_positions` long. Received: length={length}, "
-                f"max_positions={self.shape.max_positions}. Cut the sequence or build the model with more positions."
-            )
-        hidden = token_embeddings
-        if self.shape.num_segments == 1:  # all tokens belong to it, whichever text they are from
-            segment_ids = ops.zeros_like(segment_ids)
-        if self.shape.num_segments:
-            # A one-hot product, (batch, length, segments): the gradient of a gather would add thousands of rows to two.
-            segments = one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
-            hidden = hidden + matmul(segments, self.segment_embedding)
-        first = self.shape.position_offset
-        rows = self.position_embedding[first : first + ops.shape(token_embeddings)[1]]
-        positions = rows if padding_mask is None else _restart_positions(rows, ops.cast(padding_mask, "int32"))
-        hidden = hidden + positions
+        hidden = self.add_tables(token_embeddings, segment_ids, padding_mask)
         return self.dropout(self.layer_norm(hidden), training=training)
 
     def compute_output_shape(

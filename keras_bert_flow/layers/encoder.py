@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_bert_flow.backends.kernels import add_and_norm, call_of
 from keras_bert_flow.backends.values import Shape, Tensor
-from keras_bert_flow.layers.attention import PARTS, MultiHeadSelfAttention
+from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, lora_uniform, rematerialise
 from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.layers.shape import (
@@ -84,21 +84,86 @@ class SplitTexts(keras.layers.Layer):
         return (*padding_mask_shape[:2], vectors_shape[-1])
 
 
-@keras.saving.register_keras_serializable(package="keras_bert_flow")
-class EncoderBlock(ShapedLayer):
-    """Transformer encoder block: self-attention, then feed-forward, with post-layer normalisation as in BERT.
+class Block(ShapedLayer):
+    """Base class of encoder blocks; abstract.
+
+    Subclasses set `attention`, and define `build`, `transform`, which computes the block, and `list_feed_forward`.
 
     Call arguments:
-        inputs: float, (batch, length, hidden).
+        inputs: float, (batch, length, hidden), or tokens without padding, (tokens, hidden); see `UnpadInputs`.
         padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding.
         bias: `attention_bias` of the mask and the pattern, if it is computed once for several blocks.
     Returns:
-        float, (batch, length, hidden).
+        float, the shape of the inputs.
     Args:
-        lowest: a block to share the layers in `shared_parts` of the shape with.
         pattern, positions: of the attention; see `MultiHeadSelfAttention`.
     Attributes:
         is_rematerialised: recompute the block in the backward pass to save memory; see `Backbone.set_rematerialised`.
+    """
+
+    attention: MultiHeadSelfAttention
+
+    def __init__(
+        self,
+        shape: EncoderShape | Mapping[str, Any],
+        pattern: Full | Mapping[str, Any] = FULL,
+        positions: Learned | Mapping[str, Any] = LEARNED,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(shape, **kwargs)
+        self.pattern, self.positions = make_kind(pattern, PATTERNS), make_kind(positions, POSITIONS)
+        self.is_rematerialised = False
+        get_activation(self.shape.hidden_act)  # raises for an unknown name
+
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
+        if training and self.is_rematerialised:
+            given = {} if bias is None else {"bias": bias}
+            return rematerialise(self, partial(self.transform, training=True), inputs, padding_mask, **given)
+        return self.transform(inputs, padding_mask, bias, training)
+
+    def transform(
+        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+    ) -> Tensor:
+        raise NotImplementedError
+
+    def list_feed_forward(self) -> list[Dense]:
+        """Return the layers of the feed-forward, which the LoRA target of this name means."""
+        raise NotImplementedError
+
+    def compute_output_shape(
+        self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None
+    ) -> Shape:
+        return inputs_shape
+
+    def get_config(self) -> dict[str, Any]:
+        kinds = {"pattern": describe_kind(self.pattern), "positions": describe_kind(self.positions)}
+        return super().get_config() | kinds
+
+    def enable_lora(self, rank: int, alpha: float, targets: Sequence[str]) -> None:
+        """Add LoRA to the targets; see `Backbone.enable_lora`. Layers that blocks share get it once."""
+        layers = self.attention.list_lora_layers(targets)
+        layers += [(layer, {}) for layer in self.list_feed_forward() if "feed_forward" in targets]
+        for layer, options in layers:
+            if not layer.lora_enabled:
+                layer.enable_lora(rank, alpha, lora_uniform, **options)
+
+    def list_matrices(self) -> dict[str, int]:
+        """Return path → number of heads for the weight matrices; 0 for all but the fused query, key and value."""
+        paths = {weight.path: 0 for weight in self.weights if len(weight.shape) == 2}
+        if self.shape.has_own_values:
+            return paths
+        return paths | {self.attention.query_key_value.kernel.path: self.shape.num_heads}
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class EncoderBlock(Block):
+    """Transformer encoder block: self-attention, then feed-forward, with post-layer normalisation as in BERT.
+
+    Args:
+        lowest: a block to share the layers in `shared_parts` of the shape with.
+        pattern, positions: of the attention; see `MultiHeadSelfAttention`.
     Source: Devlin et al. 2019, section 3; google-research/bert, modeling.py, `transformer_model`.
     """
 
@@ -110,12 +175,8 @@ class EncoderBlock(ShapedLayer):
         positions: Learned | Mapping[str, Any] = LEARNED,
         **kwargs: Any,
     ) -> None:
-        super().__init__(shape, **kwargs)
-        self.pattern, self.positions = make_kind(pattern, PATTERNS), make_kind(positions, POSITIONS)
-        self.is_rematerialised = False
-        get_activation(self.shape.hidden_act)  # raises for an unknown name
+        super().__init__(shape, pattern, positions, **kwargs)
         shared = self.shape.shared_parts
-        self.attention: MultiHeadSelfAttention
         if lowest is not None and "attention" in shared:
             self.attention = lowest.attention
         else:
@@ -147,15 +208,7 @@ class EncoderBlock(ShapedLayer):
         self.output_dropout.build(inputs_shape)
         self.output_layer_norm.build(inputs_shape)
 
-    def call(
-        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
-    ) -> Tensor:
-        if training and self.is_rematerialised:
-            given = {} if bias is None else {"bias": bias}
-            return rematerialise(self, partial(self._transform, training=True), inputs, padding_mask, **given)
-        return self._transform(inputs, padding_mask, bias, training)
-
-    def _transform(
+    def transform(
         self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
         attended = call_of(self.attention)(inputs, padding_mask, bias, training=training)
@@ -164,29 +217,8 @@ class EncoderBlock(ShapedLayer):
         transformed = call_of(self.output_dense)(activation(call_of(self.intermediate)(hidden)))
         return add_and_norm(hidden, transformed, self.output_layer_norm, self.output_dropout.draw(training))
 
-    def compute_output_shape(
-        self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None
-    ) -> Shape:
-        return inputs_shape
-
-    def get_config(self) -> dict[str, Any]:
-        kinds = {"pattern": describe_kind(self.pattern), "positions": describe_kind(self.positions)}
-        return super().get_config() | kinds
-
-    def enable_lora(self, rank: int, alpha: float, targets: Sequence[str]) -> None:
-        """Add LoRA to the targets; see `Backbone.enable_lora`. Layers that blocks share get it once."""
-        attention, parts = self.attention, [part for part in PARTS if part in targets]
-        layers = [(attention.query_key_value, {"parts": parts})] if parts else []
-        layers += [(attention.output_dense, {})] if "attention_output" in targets else []
-        layers += [(self.intermediate, {}), (self.output_dense, {})] if "feed_forward" in targets else []
-        for layer, options in layers:
-            if not layer.lora_enabled:
-                layer.enable_lora(rank, alpha, lora_uniform, **options)
-
-    def list_matrices(self) -> dict[str, int]:
-        """Return path → number of heads for the weight matrices; 0 for all but the fused query, key and value."""
-        paths = {weight.path: 0 for weight in self.weights if len(weight.shape) == 2}
-        return paths | {self.attention.query_key_value.kernel.path: self.shape.num_heads}
+    def list_feed_forward(self) -> list[Dense]:
+        return [self.intermediate, self.output_dense]
 
 
 def make_blocks(shape: EncoderShape, dtype: Any, name: str) -> list[EncoderBlock]:
@@ -208,7 +240,7 @@ def make_blocks(shape: EncoderShape, dtype: Any, name: str) -> list[EncoderBlock
 
 
 def scan_blocks(
-    blocks: Sequence[EncoderBlock], hidden: Tensor, padding_mask: Tensor, bias: Tensor, training: bool | None = None
+    blocks: Sequence[Block], hidden: Tensor, padding_mask: Tensor, bias: Tensor, training: bool | None = None
 ) -> Tensor:
     """Apply blocks one after another as a scan of the first over the weights and dropout seeds of all.
 
@@ -240,7 +272,7 @@ def scan_blocks(
     return hidden
 
 
-def _list_seeds(block: EncoderBlock) -> list[keras.Variable]:
+def _list_seeds(block: Block) -> list[keras.Variable]:
     """Return the states of the dropout seeds of a block, which are no weights."""
     weights = {id(weight) for weight in block.weights}
     return [variable for variable in block.variables if id(variable) not in weights]

@@ -32,20 +32,23 @@ def gather_positions(sequence: Tensor, positions: Tensor) -> Tensor:
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class Pooler(ShapedLayer):
-    """Pooler: the first token through a dense layer and an activation, tanh in BERT.
+    """Pooler: the first token through a dense layer and an activation, tanh in BERT, unless the shape has none.
 
     Source: google-research/bert, modeling.py, `BertModel`, scope "pooler".
     """
 
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
-        self.dense = self.make_dense(self.shape.hidden_dim, "dense", self.shape.pooler_act)
+        if self.shape.pools_densely:
+            self.dense = self.make_dense(self.shape.hidden_dim, "dense", self.shape.pooler_act)
 
     def build(self, sequence_shape: Shape) -> None:
-        self.dense.build((sequence_shape[0], sequence_shape[-1]))
+        if self.shape.pools_densely:
+            self.dense.build((sequence_shape[0], sequence_shape[-1]))
 
     def call(self, sequence: Tensor) -> Tensor:
-        return self.dense(sequence[:, 0, :])  # (batch, hidden)
+        first = sequence[:, 0, :]  # (batch, hidden)
+        return self.dense(first) if self.shape.pools_densely else first
 
     def compute_output_shape(self, sequence_shape: Shape) -> Shape:
         return (sequence_shape[0], self.shape.hidden_dim)
@@ -59,25 +62,25 @@ class MaskedTokenTransform(ShapedLayer):
         sequence: float, (batch, length, hidden).
         mask_positions: int, (batch, masks_per_sequence).
     Returns:
-        float, (batch, masks_per_sequence, embedding), the width of the token embeddings.
+        float, (batch, masks_per_sequence, `mlm_dim` of the shape), in BERT the width of the token embeddings.
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
 
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         activation = get_activation(self.shape.mlm_hidden_act or self.shape.hidden_act)
-        self.dense = self.make_dense(self.shape.embedding_dim, "dense", activation)
+        self.dense = self.make_dense(self.shape.mlm_dim, "dense", activation)
         self.layer_norm = self.make_layer_norm("layer_norm", self.shape.mlm_layer_norm_epsilon)
 
     def build(self, sequence_shape: Shape, mask_positions_shape: Shape | None = None) -> None:
         self.dense.build(sequence_shape)
-        self.layer_norm.build((*sequence_shape[:-1], self.shape.embedding_dim))
+        self.layer_norm.build((*sequence_shape[:-1], self.shape.mlm_dim))
 
     def call(self, sequence: Tensor, mask_positions: Tensor) -> Tensor:
         return self.layer_norm(self.dense(gather_positions(sequence, mask_positions)))
 
     def compute_output_shape(self, sequence_shape: Shape, mask_positions_shape: Shape) -> Shape:
-        return (*mask_positions_shape, self.shape.embedding_dim)
+        return (*mask_positions_shape, self.shape.mlm_dim)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

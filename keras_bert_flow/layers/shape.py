@@ -314,6 +314,10 @@ class EncoderShape:
     pooler_act: ClassVar[str] = "tanh"  # activation of the pooler, by its name in Keras
     position_offset: ClassVar[int] = 0  # row of the first token in the position embeddings
     shared_parts: ClassVar[tuple[str, ...]] = ()  # of a block, by all blocks: `attention`, `intermediate`, `output`
+    has_own_values: ClassVar[bool] = False  # whether attention projects its values from other inputs than its queries
+    pools_densely: ClassVar[bool] = True  # whether the pooler has a dense layer; else it returns the first token
+    # What a student must have in common with the teacher whose layers it starts from.
+    widths: ClassVar[tuple[str, ...]] = ("hidden_dim", "num_heads", "intermediate_dim", "embedding_dim")
 
     def __post_init__(self) -> None:
         if self.hidden_dim % self.num_heads:
@@ -327,6 +331,24 @@ class EncoderShape:
     def embedding_dim(self) -> int:
         """Width of the embeddings; a family may override it with a field."""
         return self.hidden_dim
+
+    @property
+    def position_dim(self) -> int:
+        """Width of the position and segment embeddings."""
+        return self.embedding_dim
+
+    @property
+    def attention_dim(self) -> int:
+        """Width of all attention heads together."""
+        return self.hidden_dim
+
+    @property
+    def mlm_dim(self) -> int:
+        """Width of what the masked-LM head projects to the vocabulary.
+
+        The token embeddings project as many of its values as they are wide, and a matrix of the head the others.
+        """
+        return self.embedding_dim
 
     @property
     def num_position_rows(self) -> int:
@@ -358,7 +380,16 @@ class EncoderShape:
 
     @property
     def head_dim(self) -> int:
-        return self.hidden_dim // self.num_heads
+        return self.attention_dim // self.num_heads
+
+    def count_layer_flops(self, sequence_length: int) -> int:
+        """Count the FLOPs of the matrix products of a layer, forward, per token; see `models.sizes.count_flops`."""
+        hidden = self.hidden_dim
+        return 8 * hidden**2 + 4 * hidden * self.intermediate_dim + 4 * sequence_length * hidden
+
+    def count_projection_flops(self) -> int:
+        """Count the FLOPs of the layers between the token embeddings and the blocks, forward, per token."""
+        return 2 * self.embedding_dim * self.hidden_dim if self.projects_embeddings else 0
 
     def narrow(self, share: float) -> "EncoderShape":
         """Return the shape of a narrower encoder: fewer heads of the same size, hidden and intermediate width to match.

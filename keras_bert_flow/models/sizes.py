@@ -102,7 +102,7 @@ def count_flops(
     """Count the FLOPs of the matrix products of one sequence.
 
     With h `hidden_dim`, e `embedding_dim`, i `intermediate_dim`, T `sequence_length`, V `vocabulary_size` and m
-    `masks_per_sequence`:
+    `masks_per_sequence`, unless a family counts its blocks otherwise:
 
         block, per token     6 h² (query, key, value) + 2 h² (output) + 4 h i (feed-forward)
                              + 2 T h (scores) + 2 T h (their product with the values)
@@ -126,31 +126,26 @@ def count_flops(
     Chowdhery et al. 2022, appendix B (6 N + 12 · layers · h · T; arXiv:2204.02311), who count both, as here. Both
     project every token to the vocabulary; here only the masked tokens are projected.
     """
-    hidden, embedding = shape.hidden_dim, shape.embedding_dim
+    hidden = shape.hidden_dim
     filler = (generator or shape).hidden_dim  # width of the encoder that predicts the masked tokens
-    prediction = 2 * embedding * (filler + shape.vocabulary_size)
     return Flops(
         encoder=_count_blocks(shape, sequence_length),
-        embeddings=2 * sequence_length * shape.num_segments * embedding * (2 if generator else 1),
-        pooler=2 * hidden**2 + 4 * hidden if use_pooler else 0,
+        embeddings=2 * sequence_length * shape.num_segments * shape.position_dim * (2 if generator else 1),
+        pooler=(2 * hidden**2 if shape.pools_densely else 0) + 4 * hidden if use_pooler else 0,
         gather=2 * masks_per_sequence * sequence_length * filler,
-        masked_lm=masks_per_sequence * prediction,
-        bag_of_words=prediction if bag_of_words else 0,
+        masked_lm=2 * masks_per_sequence * shape.mlm_dim * (filler + shape.vocabulary_size),
+        bag_of_words=2 * shape.embedding_dim * (filler + shape.vocabulary_size) if bag_of_words else 0,
         generator=_count_blocks(generator, sequence_length) if generator else 0,
         detector=sequence_length * (2 * hidden**2 + 2 * hidden) if generator else 0,
     )
 
 
 def _count_blocks(shape: EncoderShape, sequence_length: int) -> int:
-    hidden = shape.hidden_dim
-    block = 8 * hidden**2 + 4 * hidden * shape.intermediate_dim + 4 * sequence_length * hidden
-    projection = 2 * shape.embedding_dim * hidden if shape.projects_embeddings else 0
-    return sequence_length * (shape.num_layers * block + projection)
+    layer = shape.count_layer_flops(sequence_length)
+    return sequence_length * (shape.num_layers * layer + shape.count_projection_flops())
 
 
 # Check that a student can be distilled from a teacher; importable without Keras.
-
-WIDTHS = ("hidden_dim", "num_heads", "intermediate_dim", "embedding_dim")
 
 
 def check_teacher(student: Any, teacher: Any, hidden_state_weight: float) -> None:
@@ -176,9 +171,9 @@ def check_teacher(student: Any, teacher: Any, hidden_state_weight: float) -> Non
 def check_start(student: EncoderShape, teacher: EncoderShape) -> None:
     """Raise ValueError unless a student can be initialised from layers of its teacher."""
     others = [
-        f"{name}={getattr(student, name)}, not {getattr(teacher, name)}"
-        for name in WIDTHS
-        if getattr(student, name) != getattr(teacher, name)
+        f"{name}={getattr(student, name)}, not {getattr(teacher, name, None)}"
+        for name in student.widths
+        if getattr(student, name) != getattr(teacher, name, None)
     ]
     if student.num_blocks > teacher.num_layers:
         others.append(f"{student.num_blocks} blocks for {teacher.num_layers} layers")
