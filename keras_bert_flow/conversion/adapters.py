@@ -26,7 +26,13 @@ from keras_bert_flow.conversion.tables.table import FamilyTable, find_root
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
-from keras_bert_flow.models.saved_as import HEADS, MASKED_LM_HEAD, MASKED_LM_TABLE, OUTPUT_BIASES
+from keras_bert_flow.models.saved_as import (
+    HEADS,
+    MASKED_LM_EXTENSION,
+    MASKED_LM_HEAD,
+    MASKED_LM_TABLE,
+    OUTPUT_BIASES,
+)
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.stores.hub import is_of_hub
@@ -165,7 +171,7 @@ def check_leftovers(shape: EncoderShape, table: FamilyTable, tensors: TensorMapp
         )
     without_kernel, without_bias = (
         {name for architecture in ("", *table.heads) for name in table.name_heads(layers, architecture).values()}
-        for layers in ({layer: layer for layer in OUTPUT_BIASES}, MASKED_LM_TABLE)
+        for layers in ({layer: layer for layer in OUTPUT_BIASES}, MASKED_LM_TABLE | MASKED_LM_EXTENSION)
     )
     for name in heads & tensors.keys():
         layer, _, part = name.rpartition(".")

@@ -24,7 +24,7 @@ from keras_bert_flow.conversion.formats.format import FORMATS, Checkpoint, Tenso
 from keras_bert_flow.conversion.formats.huggingface import Adapter
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_table_of
 from keras_bert_flow.files.inputs import hold
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, OUTPUT_BIASES
+from keras_bert_flow.models.saved_as import MASKED_LM_EXTENSION, MASKED_LM_HEAD, MASKED_LM_TABLE, OUTPUT_BIASES
 from keras_bert_flow.results.artifacts import publishing
 from keras_bert_flow.text.tokenizers.files import encode_fast_tokenizer, read_word_piece
 from keras_bert_flow.text.tokenizers.settings import FAST_TOKENIZER
@@ -48,7 +48,7 @@ def set_gelu(checkpoint: Checkpoint, gelu: str) -> Checkpoint:
     """
     _check_gelu(gelu, "gelu")
     shape, table = read_shape(dict(checkpoint.config), CONFIG), find_table_of(checkpoint.config, CONFIG)
-    before = GELU_NAMES[shape.hidden_act]
+    before = _name_gelu(shape.hidden_act, "gelu")
     return _change(checkpoint, table.activation, HF_ACTIVATIONS[GELUS[gelu]], "GELU", gelu, before)
 
 
@@ -61,7 +61,7 @@ def set_mlm_gelu(checkpoint: Checkpoint, gelu: str) -> Checkpoint:
     _check_gelu(gelu, "mlm_gelu")
     _require_head(checkpoint, "mlm_gelu")
     shape = read_shape(dict(checkpoint.config), CONFIG)
-    before = GELU_NAMES[shape.mlm_hidden_act or shape.hidden_act]
+    before = _name_gelu(shape.mlm_hidden_act or shape.hidden_act, "mlm_gelu")
     return _change(checkpoint, MLM_ACTIVATION, HF_ACTIVATIONS[GELUS[gelu]], "GELU of the masked LM", gelu, before)
 
 
@@ -93,6 +93,12 @@ def _check_gelu(gelu: str, name: str) -> None:
         raise ValueError(f"`{name}` must be one of {', '.join(GELUS)}. Received: {gelu!r}. Use one of these.")
 
 
+def _name_gelu(hidden_act: str, name: str) -> str:
+    if hidden_act not in GELU_NAMES:
+        raise ValueError(f"A model must have a GELU to set `{name}`. Received: hidden_act={hidden_act}. Leave it out.")
+    return GELU_NAMES[hidden_act]
+
+
 def _require_head(checkpoint: Checkpoint, name: str) -> None:
     table = find_table_of(checkpoint.config, CONFIG)
     head = table.name_heads(MASKED_LM_HEAD, "ForMaskedLM")["mlm"]
@@ -120,7 +126,8 @@ def set_positions(checkpoint: Checkpoint, positions: int) -> Checkpoint:
     offset, before = shape.position_offset, shape.max_positions
     rows = np.concatenate([np.arange(offset), offset + np.arange(positions) % before])
     name = f"{table.embeddings['embeddings/position_embedding'].name}.weight"
-    tensors = _operate(checkpoint.tensors, {name: lambda value: value[rows]}, {name: len(rows)})
+    width = checkpoint.tensors.shapes[name][1]
+    tensors = _operate(checkpoint.tensors, {name: lambda value: value[rows]}, {name: (len(rows), width)})
     tokenizer = dict(checkpoint.tokenizer)
     if SETTINGS in tokenizer:
         tokenizer[SETTINGS] = json.dumps(
@@ -230,12 +237,18 @@ def set_vocabulary(checkpoint: Checkpoint, path: str | Path, cased: bool) -> Che
     # `decoder` is the prediction table of an untied head.
     heads = [f"{layer}.{part}{kind}" for layer in layers for part in ("", "decoder.") for kind in ("weight", "bias")]
     names += [name for name in heads if name in checkpoint.tensors]
+    changes: dict[str, Callable] = dict.fromkeys(names, move)
+    sizes = {name: (len(pieces), *checkpoint.tensors.shapes[name][1:]) for name in names}
+    for layer in table.name_heads(MASKED_LM_EXTENSION, "").values():  # a column per piece
+        if (name := f"{layer}.weight") in checkpoint.tensors:
+            changes[name] = lambda value: np.ascontiguousarray(move(value.T).T)
+            sizes[name] = (checkpoint.tensors.shapes[name][0], len(pieces))
     shape = read_shape(dict(checkpoint.config), CONFIG)
     shared = sum(piece in old for piece in pieces)
     return replace(
         checkpoint,
         config=_set(checkpoint.config, table, vocabulary_size=len(pieces)),
-        tensors=_operate(checkpoint.tensors, dict.fromkeys(names, move), dict.fromkeys(names, len(pieces))),
+        tensors=_operate(checkpoint.tensors, changes, sizes),
         tokenizer={
             VOCABULARY_FILE: Path(path),
             SETTINGS: describe_vocabulary(tokenizer, shape.max_positions),
@@ -262,14 +275,13 @@ def split(piece: str, known: Mapping[str, int]) -> list[int]:
     return numbers
 
 
-def _operate(tensors: Tensors, changes: Mapping[str, Callable], rows: Mapping[str, int]) -> Tensors:
-    """Return the tensors with some of them changed, to the given numbers of rows."""
+def _operate(tensors: Tensors, changes: Mapping[str, Callable], sizes: Mapping[str, tuple[int, ...]]) -> Tensors:
+    """Return the tensors with some of them changed, to the given shapes."""
 
     def read(name: str) -> np.ndarray:
         return changes[name](tensors[name]) if name in changes else tensors[name]
 
-    shapes = {name: (rows[name], *shape[1:]) if name in rows else shape for name, shape in tensors.shapes.items()}
-    return Tensors({name: partial(read, name) for name in tensors}, shapes, tensors.path)
+    return Tensors({name: partial(read, name) for name in tensors}, {**tensors.shapes, **sizes}, tensors.path)
 
 
 def _set(config: Mapping[str, Any], table: FamilyTable, **values: int) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from keras_bert_flow.conversion.directory_files import (
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_table_of
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, WORDS_TRANSFORM
+from keras_bert_flow.models.saved_as import MASKED_LM_EXTENSION, MASKED_LM_HEAD, WORDS_TRANSFORM
 from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.fetching import fetch
@@ -38,10 +38,11 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 FLOAT32_BYTES = 4
 # Our layers → the shapes of their tensors, as fields of `EncoderShape`.
 _MASKED_LM_SIZES: dict[str, dict[str, tuple[str, ...]]] = {
-    "mlm_transform/dense": {"weight": ("embedding_dim", "hidden_dim"), "bias": ("embedding_dim",)},
-    "mlm_transform/layer_norm": {"weight": ("embedding_dim",), "bias": ("embedding_dim",)},
+    "mlm_transform/dense": {"weight": ("mlm_dim", "hidden_dim"), "bias": ("mlm_dim",)},
+    "mlm_transform/layer_norm": {"weight": ("mlm_dim",), "bias": ("mlm_dim",)},
     "mlm": {"bias": ("vocabulary_size",)},
 }
+_EXTENSION_SIZES = {"mlm_extension": {"weight": ("mlm_extension_dim", "vocabulary_size")}}
 
 
 class OpenedModel(NamedTuple):
@@ -110,6 +111,11 @@ class ModelDirectory:
     def settings(self) -> dict[str, Any]:
         """The arguments of the encoder."""
         return read_hf_config(self.stored_config, str(self.source))
+
+    @cached_property
+    def shape(self) -> EncoderShape:
+        """The shape of the encoder."""
+        return read_shape(self.stored_config, str(self.source))
 
     @cached_property
     def num_pieces(self) -> int:
@@ -195,8 +201,10 @@ def check_masked_lm(model: str | Path | ModelDirectory) -> dict[str, Any]:
     """
     directory = ModelDirectory.of(model)
     (config, tensors, _), source = directory.opened, str(directory.source)
-    shape, names = read_shape(config, source), find_table_of(config, source).name_heads(MASKED_LM_HEAD, "ForMaskedLM")
-    for layer, parts in _MASKED_LM_SIZES.items():
+    shape, table = read_shape(config, source), find_table_of(config, source)
+    names = table.name_heads(MASKED_LM_HEAD | MASKED_LM_EXTENSION, "ForMaskedLM")
+    layers = _MASKED_LM_SIZES | (_EXTENSION_SIZES if shape.mlm_extension_dim else {})
+    for layer, parts in layers.items():
         for part, sizes in parts.items():
             name = f"{names[layer]}.{part}"
             if name not in tensors:

@@ -162,6 +162,7 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
+    "relu": "relu",
 }
 # Our fields for a masked-LM head whose values differ from the encoder's; `transformers` ignores them.
 MLM_ACTIVATION, MLM_EPSILON = "mlm_hidden_act", "mlm_layer_norm_eps"
@@ -170,7 +171,7 @@ TIED_FIELD = "tie_word_embeddings"  # whether a masked-LM head shares the token 
 QUANTIZATION = ("quantization_config", "compression_config")  # say how `transformers` decodes quantised weights
 MAX_NUMBER = 1 << 31  # upper limit of sizes; NaN and infinity are not below it
 MAX_LABELS = 1_000_000
-HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new"}
+HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
 
 
 def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any]:
@@ -185,7 +186,7 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
     values = {setting: settings[setting.ours] for setting in table.settings}
     for setting, value in values.items():
         if not isinstance(value, str):
-            config[setting.theirs] = value + extra.get(setting.ours, 0)
+            config[setting.theirs] = value + extra[setting.ours] if setting.ours in extra else value
         elif value != setting.default:  # a field that `transformers` lacks
             config[setting.theirs] = value
     config |= {table.activation: HF_ACTIVATIONS[settings["hidden_act"]]}
@@ -226,7 +227,8 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
             f"{source}: `max_position_embeddings` must be above {extra}, which no token has. Received: "
             f"max_position_embeddings={settings['max_positions'] + extra}."
         )
-    settings |= {"family": table.family, "hidden_act": _read_activation(config, table.activation, "gelu", source)}
+    hidden_act = _read_activation(config, table.activation, table.default_activation, source)
+    settings |= {"family": table.family, "hidden_act": hidden_act}
     if config.get(MLM_ACTIVATION) is not None:
         settings["mlm_hidden_act"] = _read_activation(config, MLM_ACTIVATION, None, source)
     if config.get(MLM_EPSILON) is not None:
@@ -317,6 +319,8 @@ def _read_setting(config: dict[str, Any], setting: Setting, source: str) -> Any:
     value = config.get(setting.theirs, setting.default)
     if isinstance(setting.default, str):
         fits, rule = isinstance(value, str), "a text"
+    elif isinstance(setting.default, bool):
+        fits, rule = isinstance(value, bool), "true or false"
     elif isinstance(setting.default, float):
         fits, rule = _is_number(value) and 0 <= value < MAX_NUMBER, "a number"
     else:

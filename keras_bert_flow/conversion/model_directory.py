@@ -134,7 +134,8 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
         use_pooler = arguments["pooling"] == CLS
         if arguments["pooling"] == BAG_OF_WORDS:
             check_words_head(directory)
-    if use_pooler and not is_new and saved.head and not has_pooler(table.family, saved, tensors):
+    finds_pooler = has_pooler(directory.shape, table, saved, tensors)
+    if use_pooler and not is_new and saved.head and not finds_pooler:
         raise ValueError(
             f"{tensors.path}: there is no tensor `{table.name_pooler(saved.architecture)}.weight`, from which its "
             f"{saved.noun} was trained to predict. Copy or save it again. {NEW_HEAD_ADVICE}"
@@ -150,7 +151,7 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     if set(POOLING) <= set(saved.options):
         arguments = read_sentence_files(folder, directory.files.read) | arguments
     model = model_class(backbone, **arguments)
-    new_layers = [*(saved.head if is_new else ()), *(() if has_pooler(table.family, saved, tensors) else table.pooler)]
+    new_layers = [*(saved.head if is_new else ()), *(() if finds_pooler else table.pooler)]
     import_tensors(model, backbone, model.saved_as, tensors, new_layers)
     return model, is_new
 
@@ -349,7 +350,7 @@ def load_backbone(path, kind: type[Backbone] = Backbone, **overrides) -> Backbon
     check_overrides(overrides)
     directory = read_directory(path)
     config, tensors, _ = directory.opened
-    use_pooler = has_pooler(config["model_type"], kind.saved_as, tensors)
+    use_pooler = has_pooler(directory.shape, find_table(config["model_type"]), kind.saved_as, tensors)
     backbone = make_backbone(directory, kind, **overrides, use_pooler=use_pooler)
     import_tensors(backbone, backbone, kind.saved_as, tensors)
     return backbone

@@ -1,7 +1,7 @@
 """Export a model's weights to Hugging Face's tensors, import them, and build models from them."""
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from keras_bert_flow.conversion.codecs.safetensors_file import TensorMapping
 from keras_bert_flow.conversion.directory import ModelDirectory
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_table, split_fused
 from keras_bert_flow.layers.attention import PARTS
+from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.families.family import BLOCK
 from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, SavedAs
@@ -34,7 +35,7 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
     for variable, value in read_merged(model):
         value = _check_finite(variable, value)
         parts = tensor_names(variable.path, names)
-        tensors |= export_variable(variable.path, value, parts, backbone.num_heads)
+        tensors |= export_variable(value, parts, backbone.num_heads, is_transposed(variable.path, parts, table))
     prefix = table.prefix if saved.head else ""
     for source, copy in table.list_copies(backbone.shape):
         for part in ("weight", "bias"):
@@ -83,7 +84,7 @@ def export_adapter(model, backbone: Backbone, saved: SavedAs) -> tuple[dict[str,
     for variable in model.trainable_variables:
         if not is_lora(variable):
             names, value = tensor_names(variable.path, known), _check_finite(variable, read_variable(variable))
-            tensors |= export_variable(variable.path, value, names, backbone.num_heads)
+            tensors |= export_variable(value, names, backbone.num_heads, is_transposed(variable.path, names, table))
     ((rank, alpha),) = kinds
     return {PREFIX + name: value for name, value in tensors.items()}, rank, alpha
 
@@ -98,7 +99,7 @@ def _check_finite(variable, value: np.ndarray) -> np.ndarray:
 
 def _name_layers(table: FamilyTable, backbone: Backbone, saved: SavedAs) -> dict[str, str]:
     """Map our layers and variables to Hugging Face's names: an encoder without a head has no prefix."""
-    names = table.name_encoder(backbone.shape.num_blocks)
+    names = table.name_encoder(backbone.shape)
     if not saved.head:
         return names
     return {ours: table.prefix + theirs for ours, theirs in names.items()} | table.name_heads(
@@ -119,13 +120,14 @@ def import_tensors(
         ValueError: a tensor is missing or has another shape.
     """
     table = find_table(backbone.family)
-    known = table.name_encoder(backbone.shape.num_blocks) | table.name_heads(saved.head, saved.architecture)
+    known = table.name_encoder(backbone.shape) | table.name_heads(saved.head, saved.architecture)
     for variable in model.weights:
         if variable.path.rpartition("/")[0] in new_layers:
             continue
-        names, is_kernel = tensor_names(variable.path, known), variable.path.endswith("/kernel")
+        names = tensor_names(variable.path, known)
+        is_turned = is_transposed(variable.path, names, table)
         expected = (*variable.shape[:-1], variable.shape[-1] // len(names))
-        expected = expected[::-1] if is_kernel else expected
+        expected = expected[::-1] if is_turned else expected
         for name in names:
             if name not in tensors:
                 raise ValueError(f"{tensors.path}: there is no tensor `{name}`. Is it a {type(model).__name__}?")
@@ -135,16 +137,16 @@ def import_tensors(
                     f"Received: {tensors.shapes[name]}. Do the two files belong together?"
                 )
         arrays = [tensors[name].astype(np.float32, copy=False) for name in names]
-        values = [array.T if is_kernel else array for array in arrays]
+        values = [array.T if is_turned else array for array in arrays]
         if len(values) > 1:  # one variable for several tensors, each (..., heads, head_dim)
             split = [value.reshape(*value.shape[:-1], backbone.num_heads, -1) for value in values]
             values = [np.stack(split, axis=-2).reshape(*values[0].shape[:-1], -1)]
         variable.assign(values[0])
 
 
-def has_pooler(family: str, saved: SavedAs, tensors: TensorMapping) -> bool:
+def has_pooler(shape: EncoderShape, table: FamilyTable, saved: SavedAs, tensors: TensorMapping) -> bool:
     """Return whether a directory holds the pooler of a kind of model; a masked LM's directory does not."""
-    return f"{find_table(family).name_pooler(saved.architecture)}.weight" in tensors
+    return not shape.pools_densely or f"{table.name_pooler(saved.architecture)}.weight" in tensors
 
 
 def list_missing(model, saved: SavedAs, tensors: TensorMapping) -> tuple[str, ...]:
@@ -177,13 +179,18 @@ def tensor_names(path: str, names: Mapping[str, str]) -> list[str]:
     return [f"{name}.{suffix}" for name in split_fused(names[path] if path in names else names[layer])]
 
 
-def export_variable(path: str, value: np.ndarray, names: list[str], num_heads: int) -> dict[str, np.ndarray]:
-    """Convert one of our variables to Hugging Face tensors."""
+def is_transposed(path: str, names: Sequence[str], table: FamilyTable) -> bool:
+    """Return whether the variable at `path` is the transpose of the tensors that `tensor_names` gives."""
+    return path.endswith("/kernel") and names[0].removesuffix(".weight") not in table.untransposed
+
+
+def export_variable(value: np.ndarray, names: Sequence[str], num_heads: int, is_turned: bool) -> dict[str, np.ndarray]:
+    """Convert one of our variables to Hugging Face tensors, which are its transpose if `is_turned`."""
     arrays = [value]
     if len(names) > 1:
         parts = value.reshape(*value.shape[:-1], num_heads, len(names), -1)  # (..., heads, 3, head_dim)
         arrays = [parts[..., index, :].reshape(*value.shape[:-1], -1) for index in range(len(names))]
-    return {name: array.T if path.endswith("/kernel") else array for name, array in zip(names, arrays, strict=True)}
+    return {name: array.T if is_turned else array for name, array in zip(names, arrays, strict=True)}
 
 
 # Read the parts that every model directory has: the configuration, the tensors and the encoder.

@@ -13,9 +13,9 @@ from keras_bert_flow.backends.products import matmul, project
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shape
 
-# The two GELU activations of BERT, by name.
+# The two GELU activations of BERT and ReLU, by name.
 
-HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh")
+HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
 
 
 def get_activation(hidden_act: str, is_for_training: bool = False) -> Callable[[Tensor], Tensor]:
@@ -27,14 +27,14 @@ def get_activation(hidden_act: str, is_for_training: bool = False) -> Callable[[
     Args:
         is_for_training: return the function with a cheaper gradient, for inputs of few shapes; see `fused.fuse`.
     Raises:
-        ValueError: the name is neither of the two.
+        ValueError: the name is none of these.
     """
     if hidden_act not in HIDDEN_ACTIVATIONS:
         raise ValueError(
             f"`hidden_act` must be one of {', '.join(HIDDEN_ACTIVATIONS)}. Received: hidden_act={hidden_act!r}. "
             "Try 'gelu'."
         )
-    function = _gelu_erf if hidden_act == "gelu" else _gelu_tanh
+    function = {"gelu": _gelu_erf, "gelu_tanh": _gelu_tanh, "relu": keras.ops.relu}[hidden_act]
     return _TRAINING_FORMS[function] if is_for_training else function
 
 
@@ -48,7 +48,7 @@ def _gelu_tanh(inputs: Tensor) -> Tensor:
 
 _TRAINING_FORMS: dict[Callable, Callable] = {
     function: fuse(keep_inputs(function)) for function in (_gelu_erf, _gelu_tanh)
-}
+} | {keras.ops.relu: keras.ops.relu}
 
 
 # Initializers of weight matrices.

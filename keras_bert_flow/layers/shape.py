@@ -316,6 +316,7 @@ class EncoderShape:
     shared_parts: ClassVar[tuple[str, ...]] = ()  # of a block, by all blocks: `attention`, `intermediate`, `output`
     has_own_values: ClassVar[bool] = False  # whether attention projects its values from other inputs than its queries
     pools_densely: ClassVar[bool] = True  # whether the pooler has a dense layer; else it returns the first token
+    fits_float16: ClassVar[bool] = True  # whether the hidden states of a trained model are numbers of float16
     # What a student must have in common with the teacher whose layers it starts from.
     widths: ClassVar[tuple[str, ...]] = ("hidden_dim", "num_heads", "intermediate_dim", "embedding_dim")
 
@@ -349,6 +350,11 @@ class EncoderShape:
         The token embeddings project as many of its values as they are wide, and a matrix of the head the others.
         """
         return self.embedding_dim
+
+    @property
+    def mlm_extension_dim(self) -> int:
+        """Number of these values that the token embeddings do not project."""
+        return self.mlm_dim - self.embedding_dim
 
     @property
     def num_position_rows(self) -> int:
@@ -415,6 +421,15 @@ def check_scan(shape: EncoderShape, backend: str) -> None:
             "`pretraining.scan_layers` needs blocks that differ in nothing but their weights and share none. Received: "
             f"{type(shape).__name__}, {shape.num_layers} layers of {shape.num_blocks} blocks, sharing "
             f"{', '.join(shape.shared_parts) or 'no parts'}. Set scan_layers to false."
+        )
+
+
+def check_precision(shape: EncoderShape, precision: str) -> None:
+    """Raise ValueError if the numbers of an encoder overflow in a precision, or dtype policy of Keras."""
+    if precision.removeprefix("mixed_") == "float16" and not shape.fits_float16:
+        raise ValueError(
+            f"The precision of a {type(shape).__name__.removesuffix('Shape')} must not be float16, whose largest "
+            f"number its hidden states pass. Received: {precision}. Use mixed_bfloat16 or float32."
         )
 
 

@@ -13,7 +13,7 @@ from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.dense import Dense, TokenEmbedding, truncated_normal
 from keras_bert_flow.layers.encoder import scan_blocks
 from keras_bert_flow.layers.masks import AttentionBias, PadInputs, UnpadInputs
-from keras_bert_flow.layers.shape import EncoderShape, check_scan
+from keras_bert_flow.layers.shape import EncoderShape, check_precision, check_scan
 from keras_bert_flow.models.families.family import BLOCK, DEFAULT, EMBEDDING_PROJECTION, Family, find_family
 from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.models.saved_as import SavedAs
@@ -145,7 +145,8 @@ class Backbone(PresetModel):
         dtype: a Keras dtype policy, such as "mixed_bfloat16". Default: the global one.
         sizes: fields of the family's shape: see `layers.shape.EncoderShape`. They are attributes of the backbone.
     Raises:
-        ValueError: `family` or `hidden_act` is unknown, or `hidden_dim` is not divisible by `num_heads`.
+        ValueError: `family` or `hidden_act` is unknown, `hidden_dim` is not divisible by `num_heads`, or the dtype is
+            float16 for a family whose hidden states overflow in it.
     Example:
         >>> backbone = kbf.Backbone.from_size("tiny", vocabulary_size=100, family="albert")
         >>> token_ids = np.array([[2, 7, 8, 3]])
@@ -178,6 +179,7 @@ class Backbone(PresetModel):
         parts = find_family(family)
         shape, use_pooler = parts.shape(**sizes), parts.has_pooler if use_pooler is None else use_pooler
         policy = keras.dtype_policies.get(dtype or keras.config.dtype_policy())
+        check_precision(shape, policy.compute_dtype)
         token_embedding = TokenEmbedding(
             shape.vocabulary_size,
             shape.embedding_dim,
@@ -249,7 +251,7 @@ class Backbone(PresetModel):
         return {weight.path: depth for depth, layers in lowest_last for layer in layers for weight in layer.weights}
 
     def list_matrices(self) -> dict[str, int]:
-        """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""
+        """Return the paths of the matrices of all blocks; see `Block.list_matrices`."""
         return {path: heads for block in self.blocks for path, heads in block.list_matrices().items()}
 
     def freeze_lowest(self, num_blocks: int) -> None:

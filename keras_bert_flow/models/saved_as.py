@@ -45,6 +45,8 @@ MASKED_LM_HEAD = {
 }
 # Of a masked-LM head with untied output weights; `transformers` then puts the bias in the same layer.
 MASKED_LM_TABLE = dict.fromkeys(("mlm_decoder", "mlm"), "cls.predictions.decoder")
+# Of a masked-LM head that is wider than the token embeddings: its own matrix for the other values. BERT has none.
+MASKED_LM_EXTENSION = {"mlm_extension": "cls.predictions.extension"}
 REPLACED_TOKENS_HEAD = {
     "replaced_dense": "discriminator_predictions.dense",
     "replaced": "discriminator_predictions.dense_prediction",
@@ -60,6 +62,7 @@ HEADS = (
     CLASSIFIER_HEAD,
     MASKED_LM_HEAD,
     MASKED_LM_TABLE,
+    MASKED_LM_EXTENSION,
     REPLACED_TOKENS_HEAD,
     WORDS_HEAD,
     PAIRS_HEAD,

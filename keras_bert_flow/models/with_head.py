@@ -121,7 +121,7 @@ class ModelWithHead(PresetModel):
         return []
 
     def list_matrices(self) -> dict[str, int]:
-        """Return the paths of the matrices of all blocks; see `EncoderBlock.list_matrices`."""
+        """Return the paths of the matrices of all blocks; see `Block.list_matrices`."""
         return self.backbone.list_matrices()
 
     def make_losses_and_metrics(self) -> tuple[Any, Any]:

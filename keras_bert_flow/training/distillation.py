@@ -17,6 +17,7 @@ from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.pretraining.distiller import Distiller
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
+from keras_bert_flow.models.saved_as import MASKED_LM_EXTENSION
 from keras_bert_flow.models.sizes import check_start, count_flops, resolve_shape
 from keras_bert_flow.results.publishing import Contents
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_inputs, distillation_key
@@ -154,7 +155,8 @@ def copy_layers(teacher: MaskedLM, student: MaskedLM) -> None:
     per_layer = [theirs.blocks[layer * len(theirs.blocks) // theirs.num_layers] for layer in range(theirs.num_layers)]
     chosen = [per_layer[number * theirs.num_layers // len(ours.blocks)] for number in range(len(ours.blocks))]
     pairs = [(theirs.token_embedding, ours.token_embedding), *zip(chosen, ours.blocks, strict=True)]
-    pairs += [(teacher.get_layer(name), student.get_layer(name)) for name in ("mlm_transform", "mlm")]
+    heads = ("mlm_transform", "mlm", *(MASKED_LM_EXTENSION if ours.shape.mlm_extension_dim else ()))
+    pairs += [(teacher.get_layer(name), student.get_layer(name)) for name in heads]
     if ours.embedding_projection is not None and theirs.embedding_projection is not None:
         pairs.append((theirs.embedding_projection, ours.embedding_projection))
     for source, target in pairs:

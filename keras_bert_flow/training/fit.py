@@ -8,7 +8,7 @@ from typing import Any
 from keras_bert_flow.config.finetuning import ALL, HEADLESS, kind_of
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig
-from keras_bert_flow.layers.shape import EncoderShape, check_scan
+from keras_bert_flow.layers.shape import EncoderShape, check_precision, check_scan
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.text.objectives.objective import find_objective
@@ -106,11 +106,12 @@ def check_task_length(sequence_length: int, max_positions: int) -> None:
 
 
 def check_trained_part(config: PipelineConfig, shape: EncoderShape) -> None:
-    """Raise ValueError unless `frozen_layers` and `lora_rank` fit the model and leave weights to train.
+    """Raise ValueError unless `precision`, `frozen_layers` and `lora_rank` fit the model and leave weights to train.
 
     Args:
         shape: of the encoder. The layers of ALBERT share blocks, so it has fewer blocks than layers.
     """
+    check_precision(shape, config.finetuning.precision)
     frozen, rank = config.finetuning.frozen_layers, config.finetuning.lora_rank
     if isinstance(frozen, int) and frozen > shape.num_blocks:
         raise ValueError(

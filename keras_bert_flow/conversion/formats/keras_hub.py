@@ -198,6 +198,11 @@ def fit(checkpoint: Checkpoint) -> Fit:
     """
     config = dict(checkpoint.config)
     table, shape = find_table_of(config, CONFIG), read_shape(config, CONFIG)
+    if table.family not in HUB_FAMILIES:
+        raise ValueError(
+            f"A model for KerasHub must be of one of {', '.join(HUB_FAMILIES)}. Received: {table.family}. No class of "
+            "KerasHub holds it."
+        )
     hub = HUB_FAMILIES[table.family]
     given = (config.get("architectures") or [f"{table.class_prefix}Model"])[0]
     architecture = given.removeprefix(table.class_prefix)
@@ -239,6 +244,11 @@ def _check_shape(hub: HubFamily, shape: EncoderShape, config: Mapping[str, Any])
             f"num_groups={groups}, num_layers={shape.num_layers}",
         ),
         (not shape.shared_parts, "share whole layers", f"sharing={getattr(shape, 'sharing', None)}"),
+        (
+            {shape.hidden_act, shape.mlm_hidden_act} <= {*GELU_NAMES, None},
+            "have GELUs",
+            f"hidden_act={shape.hidden_act}, mlm_hidden_act={shape.mlm_hidden_act}",
+        ),
         (
             shape.layer_norm_epsilon == hub.layer_norm_epsilon,
             f"have the epsilon {hub.layer_norm_epsilon} in its encoder",

@@ -170,7 +170,7 @@ def list_places(
         num_classes: number of classes of a classifier.
     """
     hub = HUB_FAMILIES[table.family]
-    parts = {**table.embeddings, **{f"{BLOCK}{layer}": tensors for layer, tensors in table.block.items()}}
+    parts = {**table.embeddings, **{f"{BLOCK}{layer}": tensors for layer, tensors in table.list_block(shape).items()}}
     parts |= {**_HEAD_TENSORS, **table.pooler}
     head = hub.heads[task] if task else {}
     layers = [(MODEL_WEIGHTS, *entry) for entry in _list_encoder(hub, table, shape)]
@@ -192,7 +192,7 @@ def list_places(
 
 def _list_encoder(hub: HubFamily, table: FamilyTable, shape: EncoderShape) -> Iterator[tuple[str, str, str]]:
     """Yield our, Hugging Face's and KerasHub's name of each backbone layer; a block's layers as `BLOCK` + layer."""
-    names = table.name_encoder(shape.num_blocks)
+    names = table.name_encoder(shape)
     for layer, place in hub.embeddings.items():
         if layer != EMBEDDING_PROJECTION or shape.projects_embeddings:
             yield layer, names[layer], f"layers/{place}"

@@ -72,11 +72,13 @@ class FamilyTable:
         fixed: fields with a fixed set of allowed values, of which the first is the default.
         written: further fields of `config.json`, the same for every model.
         embeddings, pooler: our layers and variables → tensors.
-        block: the same within a block.
+        block: the same within a block, or a function of the shape that returns it.
         block_name: name prefix of a block, with braces for its number.
         heads: architecture → names of layers that differ from BERT's: BERT's → this family's. Those under the
             architecture `""` hold for all.
         activation, classifier_dropout: names of these fields in `config.json`.
+        default_activation: value of the first of these in a `config.json` without it.
+        untransposed: layers of heads whose weight is (inputs, outputs) there too, by their names there.
         count_extra_positions: number of position embeddings beyond `max_positions`, from the arguments of a backbone.
     """
 
@@ -85,7 +87,7 @@ class FamilyTable:
     prefix: str
     settings: tuple[Setting, ...]
     embeddings: Mapping[str, Tensors]
-    block: Mapping[str, Tensors]
+    block: Mapping[str, Tensors] | Callable[[Any], Mapping[str, Tensors]]
     pooler: Mapping[str, Tensors]
     block_name: str = "encoder.layer.{}."
     fixed: Mapping[str, tuple] = field(default_factory=dict)
@@ -93,14 +95,20 @@ class FamilyTable:
     heads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     activation: str = "hidden_act"
     classifier_dropout: str = "classifier_dropout"
+    default_activation: str = "gelu"
+    untransposed: tuple[str, ...] = ()
     count_extra_positions: Callable[[Mapping[str, Any]], int] = lambda settings: 0
 
-    def name_encoder(self, num_blocks: int) -> dict[str, str]:
+    def list_block(self, shape: EncoderShape) -> Mapping[str, Tensors]:
+        """Map our layers and variables within a block to tensors."""
+        return self.block if isinstance(self.block, Mapping) else self.block(shape)
+
+    def name_encoder(self, shape: EncoderShape) -> dict[str, str]:
         """Map our layers and variables of an encoder to Hugging Face's, without the prefix."""
         blocks = {
             f"{BLOCK}{index}/{ours}": self.block_name.format(index) + tensors.name
-            for index in range(num_blocks)
-            for ours, tensors in self.block.items()
+            for index in range(shape.num_blocks)
+            for ours, tensors in self.list_block(shape).items()
         }
         others = {ours: tensors.name for ours, tensors in (*self.embeddings.items(), *self.pooler.items())}
         return others | blocks
@@ -112,7 +120,8 @@ class FamilyTable:
         """
         absent = () if shape.projects_embeddings else (EMBEDDING_PROJECTION,)
         embeddings = [tensors for ours, tensors in self.embeddings.items() if ours not in absent]
-        blocks = ((self.block_name.format(index), self.block.values()) for index in range(shape.num_blocks))
+        block = self.list_block(shape)
+        blocks = ((self.block_name.format(index), block.values()) for index in range(shape.num_blocks))
         for prefix, parts in chain([("", embeddings)], blocks):
             for tensors in parts:
                 for name in split_fused(prefix + tensors.name):
@@ -125,7 +134,7 @@ class FamilyTable:
 
         In `transformers`, each block has a copy.
         """
-        for ours, tensors in self.block.items():
+        for ours, tensors in self.list_block(shape).items():
             if ours.partition("/")[0] in shape.shared_parts:
                 for name in split_fused(tensors.name):
                     for index in range(1, shape.num_blocks):

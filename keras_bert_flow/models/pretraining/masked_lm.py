@@ -12,8 +12,16 @@ from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.backbone import Backbone, refuse_pooler, require_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
 from keras_bert_flow.models.reentrant import ReentrantModel
-from keras_bert_flow.models.saved_as import MASKED_LM_HEAD, MASKED_LM_TABLE, PAIRS_HEAD, SavedAs
+from keras_bert_flow.models.saved_as import (
+    MASKED_LM_EXTENSION,
+    MASKED_LM_HEAD,
+    MASKED_LM_TABLE,
+    PAIRS_HEAD,
+    SavedAs,
+)
 from keras_bert_flow.models.with_head import ModelWithHead, compiles_shapes, encode, make_inputs, project
+
+(EXTENSION,) = MASKED_LM_EXTENSION
 
 
 def masked_token_logits(
@@ -35,19 +43,47 @@ def masked_token_logits(
         float32 logits, (batch, masks_per_sequence, vocabulary). Only masked positions are projected to the vocabulary.
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
-    transform = MaskedTokenTransform(shape or backbone.shape, dtype=backbone.dtype_policy, name="mlm_transform")
+    shape = shape or backbone.shape
+    transform = MaskedTokenTransform(shape, dtype=backbone.dtype_policy, name="mlm_transform")
     masked = transform(sequence, mask_positions)
-    if tie_weights:
-        logits = backbone.token_embedding(masked, reverse=True)
-    else:
-        logits = OutputDense(
-            backbone.vocabulary_size,
-            use_bias=False,
-            kernel_initializer=truncated_normal(backbone.initializer_range),
-            dtype=backbone.dtype_policy,
-            name="mlm_decoder",
-        )(masked)
+    decoder = None if tie_weights else _make_table(backbone, "mlm_decoder")
+    extension = _make_table(backbone, EXTENSION) if shape.mlm_extension_dim else None
+    logits = _project_to_vocabulary(backbone, masked, decoder, extension)
     return OutputBias(backbone.shape.num_pieces, dtype="float32", name="mlm")(logits)
+
+
+def _make_table(backbone: Backbone, name: str) -> OutputDense:
+    """Return a layer that projects to the vocabulary."""
+    return OutputDense(
+        backbone.vocabulary_size,
+        use_bias=False,
+        kernel_initializer=truncated_normal(backbone.initializer_range),
+        dtype=backbone.dtype_policy,
+        name=name,
+    )
+
+
+def _project_to_vocabulary(
+    backbone: Backbone, masked: Tensor, decoder: OutputDense | None, extension: OutputDense | None
+) -> Tensor:
+    """Return logits without their bias, (batch, masks_per_sequence, vocabulary).
+
+    Args:
+        masked: float, (batch, masks_per_sequence, `mlm_dim` of the shape). Output of the transform.
+        decoder: of a head that is not tied to the token embeddings.
+        extension: projects the values beyond the width of the token embeddings; None if there are none.
+    """
+    width = backbone.shape.embedding_dim
+    narrow = masked if extension is None else masked[..., :width]
+    logits = backbone.token_embedding(narrow, reverse=True) if decoder is None else decoder(narrow)
+    return logits if extension is None else logits + extension(masked[..., width:])
+
+
+def _name_head(saved_as: SavedAs, shape: EncoderShape, tie_weights: bool) -> SavedAs:
+    """Return the `SavedAs` of a model with the layers that its masked-LM head has beyond those of BERT."""
+    more = {} if tie_weights else MASKED_LM_TABLE
+    more = more | MASKED_LM_EXTENSION if shape.mlm_extension_dim else more
+    return replace(saved_as, head=saved_as.head | more) if more else saved_as
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -89,8 +125,7 @@ class MaskedLM(ModelWithHead):
         mlm = masked_token_logits(backbone, sequence, inputs["mask_positions"], tie_weights=tie_weights)
         super().__init__(backbone, inputs, {"mlm": mlm}, name)
         self.tie_weights = tie_weights
-        if not tie_weights:
-            self.saved_as = replace(self.saved_as, head=self.saved_as.head | MASKED_LM_TABLE)
+        self.saved_as = _name_head(self.saved_as, backbone.shape, tie_weights)
 
 
 # BERT pre-training: the encoder with a masked-LM head and a sentence-pair head.
@@ -137,8 +172,7 @@ class BertPretrainer(ModelWithHead):
         nsp = project(backbone, encoded["pooled_output"], 2, "nsp", truncated_normal)
         super().__init__(backbone, inputs, {"mlm": mlm, "nsp": nsp}, name)
         self.tie_weights = tie_weights
-        if not tie_weights:
-            self.saved_as = replace(self.saved_as, head=self.saved_as.head | MASKED_LM_TABLE)
+        self.saved_as = _name_head(self.saved_as, backbone.shape, tie_weights)
 
 
 # Models with the weights of a masked LM, for its predictions.
@@ -176,11 +210,9 @@ def make_vocabulary_model(masked_lm: keras.Model) -> keras.Model:
     backbone, transform = masked_lm.backbone, masked_lm.get_layer("mlm_transform")
     inputs = make_inputs()
     hidden = transform.layer_norm(transform.dense(encode(backbone, inputs)["sequence_output"]))
-    if masked_lm.tie_weights:
-        logits = backbone.token_embedding(hidden, reverse=True)
-    else:
-        logits = masked_lm.get_layer("mlm_decoder")(hidden)
-    logits = masked_lm.get_layer("mlm")(logits)
+    decoder = None if masked_lm.tie_weights else masked_lm.get_layer("mlm_decoder")
+    extension = masked_lm.get_layer(EXTENSION) if backbone.shape.mlm_extension_dim else None
+    logits = masked_lm.get_layer("mlm")(_project_to_vocabulary(backbone, hidden, decoder, extension))
     model = ReentrantModel(inputs, logits, name="vocabulary_logits")
     model.backbone = backbone
     return model
