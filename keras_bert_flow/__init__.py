@@ -87,6 +87,7 @@ _REGISTERED = {
     "layers.dense": ("Dropout", "OutputDense", "TokenEmbedding", "Dense"),
     "layers.embeddings": ("BertEmbeddings",),
     "layers.encoder": ("MergeTexts", "ChoiceScores", "SplitTexts", "EncoderBlock"),
+    "layers.mobilebert": ("NoNorm", "TrigramEmbeddings", "FeedForward", "BottleneckBlock"),
     "layers.masks": ("AttentionBias", "UnpadInputs", "PadInputs"),
     "layers.heads": (
         "Pooler",

@@ -19,7 +19,6 @@ from keras_bert_flow.distribution.cluster import check_devices
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.outputs import check_apart, check_output, shorten_path
 from keras_bert_flow.installed import check_backend, check_installed
-from keras_bert_flow.layers.shape import check_precision
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.saved_as import BAG_OF_WORDS
 from keras_bert_flow.models.sizes import resolve_shape
@@ -56,6 +55,7 @@ from keras_bert_flow.training.finetuning.task_data import (
 from keras_bert_flow.training.fit import (
     check_objective,
     check_padding,
+    check_precisions,
     check_scanned,
     check_shape,
     check_task_length,
@@ -345,9 +345,8 @@ def check_predictions(config: PipelineConfig) -> None:
 def check_model(config: PipelineConfig) -> None:
     """Check that the backend is installed, that the model can be built, and that batches divide over the devices."""
     check_backend(config.backend)
-    shape = resolve_shape(config.model, config.vocabulary.size)  # raises if the sizes contradict each other
-    for phase in config.phases:
-        check_precision(shape, phase.pretraining.precision)
+    resolve_shape(config.model, config.vocabulary.size)  # raises if the sizes contradict each other
+    check_precisions(config)
     check_scanned(config)
     check_devices(config, config.backend)
 

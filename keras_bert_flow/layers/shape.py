@@ -344,6 +344,11 @@ class EncoderShape:
         return self.hidden_dim
 
     @property
+    def num_feed_forwards(self) -> int:
+        """Number of feed-forwards per block, one after the other."""
+        return 1
+
+    @property
     def mlm_dim(self) -> int:
         """Width of what the masked-LM head projects to the vocabulary.
 

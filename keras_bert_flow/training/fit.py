@@ -40,6 +40,13 @@ def check_objective(name: str, family: str, bag_of_words: float) -> None:
         )
 
 
+def check_precisions(config: PipelineConfig) -> None:
+    """Raise ValueError if the encoder overflows in the precision of a phase of pre-training."""
+    shape = resolve_shape(config.model, config.vocabulary.size)
+    for phase in config.phases:
+        check_precision(shape, phase.pretraining.precision)
+
+
 def check_scanned(config: PipelineConfig) -> None:
     """Raise ValueError if pre-training scans layers on another backend than JAX, or layers that cannot be scanned."""
     if config.pretraining.scan_layers:

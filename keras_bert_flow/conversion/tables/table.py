@@ -196,6 +196,7 @@ TABLES: Registry[FamilyTable] = Registry(
         "bert": "keras_bert_flow.conversion.tables.bert:BERT",
         "distilbert": "keras_bert_flow.conversion.tables.bert:DISTILBERT",
         "electra": "keras_bert_flow.conversion.tables.bert:ELECTRA",
+        "mobilebert": "keras_bert_flow.conversion.tables.mobilebert:MOBILEBERT",
         "roberta": "keras_bert_flow.conversion.tables.bert:ROBERTA",
     },
 )

@@ -64,6 +64,7 @@ FAMILIES: Registry[Family] = Registry(
         "bert": "keras_bert_flow.models.families.bert:BERT",
         "distilbert": "keras_bert_flow.models.families.bert:DISTILBERT",
         "electra": "keras_bert_flow.models.families.bert:ELECTRA",
+        "mobilebert": "keras_bert_flow.models.families.mobilebert:MOBILEBERT",
         "roberta": "keras_bert_flow.models.families.bert:ROBERTA",
     },
 )
