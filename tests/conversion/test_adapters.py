@@ -19,7 +19,14 @@ torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
 peft = pytest.importorskip("peft", reason="the reference needs peft")
 
-FAMILIES = {"bert": "Bert", "albert": "Albert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
+FAMILIES = {
+    "bert": "Bert",
+    "albert": "Albert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "mobilebert": "MobileBert",
+    "roberta": "Roberta",
+}
 TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
 
 

@@ -120,10 +120,10 @@ def test_every_kind_is_exported(format, kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", WRITTEN)
-@pytest.mark.parametrize("family", ["roberta", "distilbert", "albert", "electra"])
+@pytest.mark.parametrize("family", ["roberta", "distilbert", "albert", "electra", "mobilebert"])
 def test_every_family_is_exported(format, family, tmp_path):
     sizes = {"embedding_dim": 12} if family == "albert" else {}
     model = save_kind("token_classification", tmp_path, family=family, **sizes)
     export_model(model, tmp_path / "out", format)
     inputs = json.loads((tmp_path / "out" / "export.json").read_text())["inputs"]
-    assert ("token_type_ids" in inputs) == (family in ("albert", "electra"))
+    assert ("token_type_ids" in inputs) == (family in ("albert", "electra", "mobilebert"))

@@ -21,12 +21,20 @@ torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
 
 TOLERANCE = 5e-5  # float32 rounding (6e-8) of values up to 50 through sums of up to 40 terms
-FAMILIES = {"bert": "Bert", "albert": "Albert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
+FAMILIES = {
+    "bert": "Bert",
+    "albert": "Albert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "mobilebert": "MobileBert",
+    "roberta": "Roberta",
+}
 TABLES = {  # of the masked-LM head: its layer with the table, and the one with the bias if that is another
     "bert": ("cls.predictions.decoder", "cls.predictions"),
     "albert": ("predictions.decoder", "predictions"),
     "distilbert": ("vocab_projector", None),
     "electra": ("generator_lm_head", None),
+    "mobilebert": ("cls.predictions.decoder", "cls.predictions"),
     "roberta": ("lm_head.decoder", "lm_head"),
 }
 pytestmark = pytest.mark.any_backend
@@ -59,7 +67,8 @@ def copy(folder, to, edit=lambda tensors: tensors, **fields):
 def see_logits(folder):
     inputs = {name: value[:2] for name, value in make_inputs().items()}
     inputs |= {"segment_ids": np.zeros_like(inputs["segment_ids"])}
-    inputs["token_ids"] = 1 + inputs["token_ids"] % 49
+    # RoBERTa counts positions by the padding token, and MobileBERT reads it next to a text
+    inputs["token_ids"] = np.where(inputs["padding_mask"] == 1, 1 + inputs["token_ids"] % 49, 0).astype("int32")
     logits = make_vocabulary_model(kbf.MaskedLM.from_preset(folder))(inputs)
     real = inputs["padding_mask"].astype(bool)
     return inputs, keras.ops.convert_to_numpy(logits)[real]
@@ -69,12 +78,9 @@ def compare_with_reference(family, folder):
     """Assert that our logits are those of `transformers`, and return them."""
     inputs, ours = see_logits(folder)
     reference = getattr(transformers, FAMILIES[family] + "ForMaskedLM").from_pretrained(folder).eval()
-    # RoBERTa counts positions by the padding token, which is 0 here
-    ids = np.where(inputs["padding_mask"] == 1, inputs["token_ids"], reference.config.pad_token_id)
+    ids, mask = (torch.tensor(inputs[name]).long() for name in ("token_ids", "padding_mask"))
     with torch.no_grad():
-        found = reference(
-            input_ids=torch.tensor(ids).long(), attention_mask=torch.tensor(inputs["padding_mask"]).long()
-        )
+        found = reference(input_ids=ids, attention_mask=mask)
     np.testing.assert_allclose(ours, found.logits.numpy()[inputs["padding_mask"].astype(bool)], atol=TOLERANCE)
     return ours
 

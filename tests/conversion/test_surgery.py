@@ -17,7 +17,7 @@ from tests.oracles.small_bert import SMALL
 
 pytestmark = pytest.mark.any_backend
 
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert")
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", "mobilebert")
 PIECES = (*SPECIAL_PIECES, *"abcdefghijklmnopqrstu", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwx"))
 UNTIED = {
     "bert": "cls.predictions.decoder.weight",
@@ -25,6 +25,7 @@ UNTIED = {
     "distilbert": "vocab_projector.weight",
     "electra": "generator_lm_head.weight",
     "albert": "predictions.decoder.weight",
+    "mobilebert": "cls.predictions.decoder.weight",
 }
 SHAPE = SMALL | {"num_layers": 3}
 

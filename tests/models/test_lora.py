@@ -47,7 +47,8 @@ def test_only_lora_pooler_and_head_are_trained_and_saved_merged(family, tmp_path
     changed = {path for path, value in after.items() if path not in before or not np.array_equal(value, before[path])}
     blocks = {path for path in after if "/lora_" in path}
     assert changed == blocks | {path for path in after if path.startswith(("classifier/", "pooler/"))}
-    assert len(blocks) == len(model.backbone.blocks) * 2 * 6  # query, key, value and three more projections
+    products = 4 + 2 * model.backbone.shape.num_feed_forwards  # query, key, value, that of the heads, and two each
+    assert len(blocks) == len(model.backbone.blocks) * 2 * products
     model.save_to_preset(tmp_path / "model")
     # Float32 rounding of a sum with the kernel, in place of a sum with its product.
     np.testing.assert_allclose(ask(kbf.TextClassifier.from_preset(tmp_path / "model")), ask(model), atol=1e-5)

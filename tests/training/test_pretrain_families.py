@@ -15,12 +15,18 @@ from tests.oracles.tiny_records import make_tiny_config
 from tests.training.finetune_cases import LENGTH, finetune_case
 from tests.training.test_objectives import SETTINGS, SHAPE
 
-FAMILIES = {"albert": "Albert", "distilbert": "DistilBert", "electra": "Electra", "roberta": "Roberta"}
+FAMILIES = {
+    "albert": "Albert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "mobilebert": "MobileBert",
+    "roberta": "Roberta",
+}
 
 
 # Electra has the most parts; the others differ from BERT by less.
 SLOW, ANY = pytest.mark.slow, pytest.mark.any_backend
-MARKS = {"albert": SLOW, "distilbert": SLOW, "electra": ANY, "roberta": SLOW}
+MARKS = {"albert": SLOW, "distilbert": SLOW, "electra": ANY, "mobilebert": SLOW, "roberta": SLOW}
 
 
 @pytest.mark.parametrize("family", [pytest.param(name, marks=MARKS.get(name, ())) for name in FAMILIES])

@@ -1,0 +1,144 @@
+"""MobileBERT beside `transformers`: published sizes, both heads of pre-training, and a pooler without weights."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+
+import keras_bert_flow as kbf
+from keras_bert_flow.conversion.convert import convert
+from keras_bert_flow.conversion.model_directory import load_task_model
+from tests.contracts import TOLERANCE, load_reference, make_ids, randomise, run_reference
+from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
+from tests.oracles.task_models import CASES, call, make_task_inputs
+
+torch = pytest.importorskip("torch", reason="the reference needs torch")
+transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
+
+PUBLISHED = {"vocabulary_size": 30522, "num_layers": 24, "num_heads": 4, "hidden_dim": 512, "intermediate_dim": 512}
+REAL = np.array(LENGTHS) > 0
+
+
+def make_backbone(**settings):
+    return kbf.Backbone("mobilebert", **SMALL | settings)
+
+
+def make_reference(head, **settings):
+    """Return a small model of `transformers` with all weights random."""
+    sizes = {"vocab_size": 50, "num_hidden_layers": 2, "num_attention_heads": 3, "hidden_size": 24}
+    sizes |= {"intermediate_size": 40, "max_position_embeddings": 16, "embedding_size": 7, "intra_bottleneck_size": 9}
+    config = transformers.MobileBertConfig(**sizes | settings, attn_implementation="eager")
+    model = getattr(transformers, f"MobileBert{head}")(config).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            torch.nn.init.normal_(value, float(name.endswith("LayerNorm.weight")), 0.2)
+    return model
+
+
+def assert_same_weights(one, other):
+    for theirs, ours in zip(one.get_weights(), other.get_weights(), strict=True):
+        np.testing.assert_array_equal(theirs, ours)
+
+
+@pytest.mark.any_backend
+def test_published_model_has_as_many_weights():
+    with torch.device("meta"):
+        theirs = transformers.MobileBertForPreTraining(transformers.MobileBertConfig())
+    backbone = kbf.Backbone("mobilebert", **PUBLISHED)
+    assert (backbone.embedding_dim, backbone.bottleneck_dim, backbone.num_feed_forwards) == (128, 128, 4)
+    assert backbone.count_params() == 24_844_544
+    whole = kbf.BertPretrainer(backbone)
+    assert whole.count_params() == sum(value.numel() for value in theirs.parameters()) == 36_860_220
+    masked = kbf.MaskedLM(kbf.Backbone("mobilebert", **PUBLISHED, use_pooler=False))
+    assert masked.count_params() == 36_596_538
+    assert kbf.Backbone("mobilebert", **PUBLISHED, has_dense_pooler=False).count_params() == 24_581_888
+
+
+@pytest.mark.slow_compiled
+@pytest.mark.parametrize("is_dense", [True, False])
+def test_both_heads_of_pretraining_travel_both_ways(tmp_path, is_dense):
+    reference = make_reference("ForPreTraining", classifier_activation=is_dense, num_feedforward_networks=2)
+    reference.save_pretrained(tmp_path / "theirs")
+    model = kbf.BertPretrainer.from_preset(tmp_path / "theirs")
+    shape = model.backbone.shape
+    assert (shape.num_feed_forwards, shape.has_dense_pooler, shape.hidden_act) == (2, is_dense, "relu")
+    inputs = make_ids(make_inputs(masks_per_sequence=3))
+    positions, found, expected = inputs["mask_positions"], call(model, inputs), run_reference(reference, inputs)
+    np.testing.assert_allclose(found["nsp"][REAL], expected.seq_relationship_logits.numpy()[REAL], atol=TOLERANCE)
+    wanted = np.take_along_axis(expected.prediction_logits.numpy(), positions[..., None], axis=1)
+    is_real = np.array(LENGTHS)[:, None] > positions
+    np.testing.assert_allclose(found["mlm"][is_real], wanted[is_real], atol=TOLERANCE)
+    model.save_to_preset(tmp_path / "ours")
+    again = load_reference("MobileBertForPreTraining", tmp_path / "ours")
+    for (name, one), other in zip(reference.named_parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, other), name
+    assert again.config.classifier_activation is is_dense
+    written = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert written["trigram_input"] is True and written["classifier_activation"] is is_dense
+
+
+@pytest.mark.slow_compiled
+@pytest.mark.parametrize("kind", ["classification", "multiple_choice"])
+def test_heads_without_a_dense_pooler_travel_both_ways(tmp_path, kind):
+    head = {"classification": "ForSequenceClassification", "multiple_choice": "ForMultipleChoice"}[kind]
+    model = randomise(CASES[kind].make(make_backbone(has_dense_pooler=False)))
+    model.save_to_preset(tmp_path / "ours")
+    reference = load_reference(f"MobileBert{head}", tmp_path / "ours")
+    inputs = make_ids(make_task_inputs(kind))
+    real = inputs["padding_mask"].any(axis=-1)
+    expected = run_reference(reference, inputs).logits.numpy()[real]
+    np.testing.assert_allclose(call(model, inputs)["output"][real], expected, atol=TOLERANCE)
+    reference.save_pretrained(tmp_path / "theirs")
+    assert_same_weights(load_task_model(kind, tmp_path / "theirs", needs_head=True), model)
+
+
+@pytest.mark.any_backend
+def test_encoder_without_a_dense_pooler_has_a_pooled_output(tmp_path):
+    make_reference("Model", classifier_activation=False).save_pretrained(tmp_path)
+    backbone = kbf.Backbone.from_preset(tmp_path)
+    outputs = call(backbone, make_ids(make_inputs()))
+    np.testing.assert_array_equal(outputs["pooled_output"], outputs["sequence_output"][:, 0])
+
+
+@pytest.mark.any_backend
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("trigram_input", False),
+        ("use_bottleneck", False),
+        ("use_bottleneck_attention", True),
+        ("key_query_shared_bottleneck", False),
+        ("normalization_type", "layer_norm"),
+        ("classifier_activation", 1),
+    ],
+)
+def test_other_variants_are_refused(tmp_path, setting, value):
+    make_backbone().save_to_preset(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text()) | {setting: value}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=f"`{setting}` must be .* Received: {setting}={value!r}"):
+        kbf.Backbone.from_preset(tmp_path)
+
+
+@pytest.mark.any_backend
+def test_kerashub_and_other_gelus_are_refused(tmp_path):
+    make_backbone().save_to_preset(tmp_path / "model")
+    with pytest.raises(ValueError, match="for KerasHub must be of one of bert, .* Received: mobilebert. No class"):
+        convert(tmp_path / "model", tmp_path / "out", "kerashub")
+    with pytest.raises(ValueError, match="must have a GELU to set `gelu`. Received: hidden_act=relu. Leave it out."):
+        convert(tmp_path / "model", tmp_path / "out", gelu="erf")
+    kbf.Backbone(**SMALL, hidden_act="relu").save_to_preset(tmp_path / "bert")
+    with pytest.raises(ValueError, match="KerasHub's Bert must have GELUs. Received: hidden_act=relu"):
+        convert(tmp_path / "bert", tmp_path / "out", "kerashub")
+
+
+@pytest.mark.any_backend
+def test_bert_with_relu_is_that_of_transformers(tmp_path):
+    model = randomise(kbf.Backbone(**SMALL, hidden_act="relu"))
+    model.save_to_preset(tmp_path)
+    inputs, mask = make_ids(make_inputs()), make_inputs()["padding_mask"].astype(bool)
+    expected = run_reference(load_reference("BertModel", tmp_path), inputs).last_hidden_state.numpy()
+    found = keras.ops.convert_to_numpy(model(inputs)["sequence_output"])
+    np.testing.assert_allclose(found[mask], expected[mask], atol=TOLERANCE)
