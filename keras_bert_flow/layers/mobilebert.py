@@ -24,7 +24,7 @@ class NoNorm(keras.layers.Layer):
 
     The weights are named as those of a layer norm, so weight decay passes them over too.
 
-    Source: Sun et al. 2020, section 3.3, "Remove layer normalization".
+    Source: Sun et al. 2020, section 3, "Operational optimizations".
     """
 
     def build(self, inputs_shape: Shape) -> None:
@@ -53,7 +53,7 @@ class TrigramEmbeddings(PositionedEmbeddings):
             it each row is one text.
     Returns:
         float, (batch, length, hidden).
-    Source: Sun et al. 2020, section 3.1, "Embedding factorization".
+    Source: Sun et al. 2020, section 3, "Embedding factorization".
     """
 
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
@@ -147,7 +147,7 @@ class BottleneckBlock(Block):
 
     Args:
         pattern, positions: of the attention; see `MultiHeadSelfAttention`.
-    Source: Sun et al. 2020, sections 3.1 and 3.2, figure 1 (c); the dropout of the last projection is that of
+    Source: Sun et al. 2020, section 3, figure 1 (c); the dropout of the last projection is that of
         `transformers`, 0 by default.
     """
 

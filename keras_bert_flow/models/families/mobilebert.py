@@ -1,6 +1,6 @@
 """MobileBERT: thin and deep, with bottlenecks around narrow blocks, stacked feed-forwards and trigram embeddings.
 
-Source: Sun et al. 2020, sections 3.1 to 3.4 and table 1; arXiv:2004.02984.
+Source: Sun et al. 2020, section 3 and table 1; arXiv:2004.02984.
 """
 
 from dataclasses import dataclass
