@@ -1,6 +1,7 @@
 """MobileBERT beside `transformers`: published sizes, both heads of pre-training, and a pooler without weights."""
 
 import json
+from dataclasses import asdict
 
 import keras
 import numpy as np
@@ -8,7 +9,9 @@ import pytest
 
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
+from keras_bert_flow.conversion.directory_files import make_hf_config, read_shape
 from keras_bert_flow.conversion.model_directory import load_task_model
+from keras_bert_flow.models.families.mobilebert import MobileBertShape
 from tests.contracts import TOLERANCE, load_reference, make_ids, randomise, run_reference
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
 from tests.oracles.task_models import CASES, call, make_task_inputs
@@ -100,6 +103,17 @@ def test_encoder_without_a_dense_pooler_has_a_pooled_output(tmp_path):
     backbone = kbf.Backbone.from_preset(tmp_path)
     outputs = call(backbone, make_ids(make_inputs()))
     np.testing.assert_array_equal(outputs["pooled_output"], outputs["sequence_output"][:, 0])
+
+
+@pytest.mark.any_backend
+def test_missing_fields_are_those_of_the_published_model():
+    shape = read_shape({"model_type": "mobilebert"}, "config.json")
+    assert shape == MobileBertShape(30522, 24, 4, 512, 512)
+    expected = transformers.MobileBertConfig().to_dict()
+    written = make_hf_config(asdict(shape) | {"family": "mobilebert"}, "Model")
+    assert {name: expected[name] for name in written if name in expected} | {
+        name: written[name] for name in ("architectures", "dtype")
+    } == {name: value for name, value in written.items() if name in expected}
 
 
 @pytest.mark.any_backend

@@ -83,7 +83,7 @@ def test_packed_row_is_its_texts_without_padding():
 
 
 def train(part=False, is_scanned=False, is_unpadded=True, **rates):
-    """Return all weights after two steps."""
+    """Return all weights after two steps, in each of which every dropout layer has drawn a mask."""
     seed_everything(3)
     model = kbf.MaskedLM(make_backbone(**rates))
     model.backbone.set_rematerialised(part)
@@ -96,6 +96,11 @@ def train(part=False, is_scanned=False, is_unpadded=True, **rates):
             patch.setattr(masks, "is_unpaddable", lambda mask: False)
         for _ in range(2):
             model.train_on_batch(inputs, {"mlm": inputs["mask_positions"]}, sample_weight={"mlm": is_real})
+    known = {weight.path for weight in model.weights}
+    seeds = [variable for variable in model.variables if variable.path not in known]
+    draws = {variable.path: int(keras.ops.convert_to_numpy(variable.value)[1]) for variable in seeds}
+    # For the embeddings, and for attention and outputs of both blocks; attention may draw for each group of rows.
+    assert len(draws) == (5 if rates["dropout_rate"] else 0) and min(draws.values(), default=2) >= 2
     return {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
 
 
