@@ -37,6 +37,7 @@ TABLES = {  # of the masked-LM head: its layer with the table, and the one with 
     "mobilebert": ("cls.predictions.decoder", "cls.predictions"),
     "roberta": ("lm_head.decoder", "lm_head"),
 }
+SLOW = pytest.param("mobilebert", marks=pytest.mark.slow)
 pytestmark = pytest.mark.any_backend
 
 
@@ -89,7 +90,7 @@ def prefix_of(family):
     return f"{family}.embeddings.word_embeddings.weight"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [SLOW if family == "mobilebert" else family for family in FAMILIES])
 def test_table_and_bias_of_the_head_are_read_without_the_flag(made, tmp_path, family):
     own, bias = TABLES[family]
     before = see_logits(made(family))[1]
@@ -108,7 +109,7 @@ def test_table_and_bias_of_the_head_are_read_without_the_flag(made, tmp_path, fa
     compare_with_reference(family, tmp_path / "again")
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [SLOW if family == "mobilebert" else family for family in FAMILIES])
 def test_tied_tensors_are_read_under_either_name(made, tmp_path, family):
     own, bias = TABLES[family]
     before = see_logits(made(family))[1]

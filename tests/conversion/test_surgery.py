@@ -17,7 +17,7 @@ from tests.oracles.small_bert import SMALL
 
 pytestmark = pytest.mark.any_backend
 
-FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", "mobilebert")
+FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", pytest.param("mobilebert", marks=pytest.mark.slow))
 PIECES = (*SPECIAL_PIECES, *"abcdefghijklmnopqrstu", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwx"))
 UNTIED = {
     "bert": "cls.predictions.decoder.weight",

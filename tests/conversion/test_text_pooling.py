@@ -108,7 +108,7 @@ def test_labels_count_the_classes():
             head(backbone)
 
 
-@pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "electra", "mobilebert", "roberta"])
+@pytest.mark.parametrize("family", ["albert", "bert", "distilbert", "electra", "roberta"])
 @pytest.mark.any_backend
 @pytest.mark.first_form
 def test_transformers_refuses_the_head_and_reads_the_encoder(tmp_path, family):
