@@ -26,7 +26,9 @@ class DeviceFile(Settings):
     cores: Count | None = Field(None, description="Of a GPU: streaming multiprocessors.")
     fpus: Count | None = Field(None, description="Of a GPU: float32 units of a core.")
     threads: Count | None = Field(None, description="Of a GPU: threads of a core at most.")
-    capability: tuple[int, int] | None = Field(None, description="Of a GPU: compute capability, such as [9, 0].")
+    capability: tuple[Count, Annotated[int, Field(ge=0)]] | None = Field(
+        None, description="Of a GPU: compute capability, such as [9, 0]."
+    )
     gigahertz: Positive | None = Field(None, description="Of a GPU: clock rate.")
     cache_bytes: Count | None = Field(None, description="Of a GPU: L2 cache.")
     shared_bytes: Count | None = Field(None, description="Of a GPU: shared memory of a core.")
