@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from keras import ops
 
 from keras_bert_flow.backends.products import split_heads
 from keras_bert_flow.distribution.jax_cluster import MODEL, make_layout
@@ -55,8 +56,8 @@ def test_vocabulary_that_does_not_divide_is_cut_the_other_way():
 
 def test_each_device_gets_whole_heads():
     """Half of the columns of the product make the queries, keys and values of half of the heads."""
-    fused = np.arange(3 * 16, dtype="float32")[None, None]  # (batch, length, columns): each value is its column
-    query, key, value = (np.asarray(part) for part in split_heads(fused, 1, num_heads=2, head_dim=8))
+    fused = ops.reshape(ops.arange(3 * 16, dtype="float32"), (1, 1, -1))  # (batch, length, columns): columns as values
+    query, key, value = map(ops.convert_to_numpy, split_heads(fused, 1, num_heads=2, head_dim=8))
     first = np.concatenate([part[0, 0].ravel() for part in (query, key, value)])
     assert sorted(first) == list(range(24))
 
