@@ -332,6 +332,7 @@ class BuildRecords(CountingDoFn):
 
 def _encode(built: Sequence[Instances]) -> list[bytes]:
     rows, masked = [instances.rows for instances in built], [instances.masked for instances in built]
+    spans = [instances.span_ids for instances in built if instances.span_ids is not None]  # of all, or of none
     return encode_records(
         token_ids=np.concatenate([part.token_ids for part in masked]),
         segment_ids=np.concatenate([part.segment_ids for part in rows]),
@@ -340,4 +341,5 @@ def _encode(built: Sequence[Instances]) -> list[bytes]:
         mask_ids=np.concatenate([part.mask_ids for part in masked]),
         mask_counts=np.concatenate([part.counts for part in masked]),
         sentence_labels=np.concatenate([part.sentence_labels for part in rows]),
+        span_ids=np.concatenate(spans) if spans else None,
     )

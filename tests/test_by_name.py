@@ -11,10 +11,10 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig, PretrainingConfig
 from keras_bert_flow.conversion.tables.table import TABLES
 from keras_bert_flow.models.families.family import FAMILIES
-from keras_bert_flow.models.pretraining import replaced_tokens
+from keras_bert_flow.models.pretraining import replaced_tokens, span_boundary
 from keras_bert_flow.models.saved_as import PRETRAINERS
-from keras_bert_flow.models.sizes import SIZES
-from keras_bert_flow.text.objectives import OBJECTIVES
+from keras_bert_flow.models.sizes import MAX_SPAN_TARGETS, SIZES
+from keras_bert_flow.text.objectives import OBJECTIVES, mlm_sbo
 from keras_bert_flow.tracking.__main__ import LOGGERS
 from keras_bert_flow.training.optimizers.adam import OPTIMIZERS
 from keras_bert_flow.training.optimizers.schedules import DECAYS, START, WARMUP
@@ -48,6 +48,11 @@ def test_registries_of_the_same_names_agree():
     assert TABLES.keys() == FAMILIES.keys()
     assert PRETRAINERS.keys() == OBJECTIVES.keys()
     assert OBJECTIVES.find("rtd").families == replaced_tokens.FAMILIES
+
+
+def test_objective_and_head_agree_on_the_targets_of_a_span():
+    assert mlm_sbo.MAX_SPAN_TARGETS == MAX_SPAN_TARGETS
+    assert span_boundary.PLACES == (mlm_sbo.LEFT, mlm_sbo.RIGHT, mlm_sbo.OFFSETS)
 
 
 def test_settings_name_what_is_registered():

@@ -308,6 +308,7 @@ def _count_flops(config: PipelineConfig, is_teacher: bool = False) -> int:
         use_pooler=objective.has_pairs,
         bag_of_words=config.pretraining.bag_of_words > 0,
         generator=shape.narrow(config.pretraining.generator_size) if objective.has_generator else None,
+        span_boundary=objective.has_spans,
     )
     return flops.forward if is_teacher else flops.training
 

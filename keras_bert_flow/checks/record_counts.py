@@ -18,9 +18,9 @@ from keras_bert_flow.checks.findings import (
     percent,
     share,
 )
-from keras_bert_flow.records.example import FEATURE_KINDS, decode_record
+from keras_bert_flow.records.example import FEATURE_KINDS, SPAN_IDS, decode_record
 from keras_bert_flow.records.tfrecord import check_records_config
-from keras_bert_flow.text.masking import KEEP_SHARE, MASK_SHARE
+from keras_bert_flow.text.masking import KEEP_SHARE, MASK_SHARE, number_spans
 from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.text.objectives.objective import (
     MOST_MISTAKEN,
@@ -142,7 +142,8 @@ class RecordCounts:
         if not self._waiting:
             return
         places = [place for place, _ in self._waiting]
-        names = [name for name in FEATURE_KINDS if name in self._waiting[0][1]]
+        kinds = (*FEATURE_KINDS, *self._list_span_features())
+        names = [name for name in kinds if name in self._waiting[0][1]]
         batch = {name: np.stack([features[name] for _, features in self._waiting]) for name in names}
         self._waiting = []
         self._count(batch, places)
@@ -161,8 +162,12 @@ class RecordCounts:
         return (
             all(len(features[name]) == length for name in TOKEN_FEATURES)
             and all(len(features[name]) == predictions for name in PREDICTION_FEATURES)
+            and all(len(features.get(name, ())) == predictions for name in self._list_span_features())
             and len(features.get(LABEL, (0,))) == 1
         )
+
+    def _list_span_features(self) -> tuple[str, ...]:
+        return (SPAN_IDS,) if find_objective(self.layout.objective).has_spans else ()
 
     def _count(self, batch: Features, places: list[str]) -> None:
         ids, predicted = batch["input_ids"], batch["masked_lm_weights"] > 0  # (records, length), (records, predictions)
@@ -243,7 +248,10 @@ class RecordCounts:
         return is_framed & (separators == 2), (segment_ids == expected).all(1) & has_both
 
     def _has_predictions(self, batch: Features, predicted: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Return for each record whether its predictions are words, at ascending positions, followed by zeros."""
+        """Return for each record whether its predictions are words, at ascending positions, followed by zeros.
+
+        The spans of an objective that has them must be the runs of neighbouring positions.
+        """
         positions, ids = batch["masked_lm_positions"], batch["masked_lm_ids"]
         count = predicted.sum(1)
         are_first = (predicted == (np.arange(predicted.shape[1]) < count[:, None])).all(1)
@@ -251,6 +259,8 @@ class RecordCounts:
         are_inside = (positions > 0) & (positions < lengths[:, None] - 1) & are_words
         ascend = (np.diff(positions, axis=1) > 0) | ~predicted[:, 1:]
         is_filler = (positions == 0) & (ids == 0) & (batch["masked_lm_weights"] == 0)
+        for name in self._list_span_features():
+            are_first &= (batch[name] == number_spans(positions, count)).all(1)
         return (
             (count > 0) & are_first & (are_inside | ~predicted).all(1) & ascend.all(1) & (predicted | is_filler).all(1)
         )

@@ -97,7 +97,8 @@ def records(
     max_predictions: Annotated[int | None, typer.Option(help="Maximum number of masked tokens per instance.")] = None,
     duplication: Annotated[int | None, typer.Option(help="Number of times each document is used.")] = None,
     objective: Annotated[
-        str | None, typer.Option(help="mlm_nsp (BERT), mlm (RoBERTa), mlm_sop (ALBERT) or rtd (ELECTRA).")
+        str | None,
+        typer.Option(help="mlm_nsp (BERT), mlm (RoBERTa), mlm_sop (ALBERT), mlm_sbo (SpanBERT) or rtd (ELECTRA)."),
     ] = None,
     mask_unit: Annotated[str | None, typer.Option(help="token, word or span.")] = None,
     shards: Annotated[

@@ -215,6 +215,11 @@ class PretrainingConfig(Settings):
         gt=0,
         description="Weight of the replaced-token loss, with the objective `rtd`; the generator's loss has weight 1.",
     )
+    span_boundary_weight: float = Field(
+        1.0,
+        ge=0,
+        description="Weight of the span boundary loss, with the objective `mlm_sbo`; the masked-LM loss has weight 1.",
+    )
     optimizer: Literal["adamw", "bert_adam", "lamb", "muon"] = Field(
         "adamw",
         description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches; `muon` "

@@ -1,11 +1,13 @@
 """Sections `corpus`, `vocabulary` and `records`: the text, and what is made of it."""
 
-from typing import Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from keras_bert_flow.config.limits import BUILTIN, MOST_PIECES, MOST_SHARDS, LocalPath, Settings
+from keras_bert_flow.text.masking import SPAN
 from keras_bert_flow.text.objectives import DEFAULT, OBJECTIVES
+from keras_bert_flow.text.objectives.objective import check_mask_unit, find_objective
 
 
 class CorpusConfig(Settings):
@@ -73,14 +75,16 @@ class RecordsConfig(Settings):
 
     objective: Literal[*OBJECTIVES] = Field(  # type: ignore[valid-type]  # a checker does not see what it holds
         DEFAULT,
-        description="Masked tokens with next-sentence pairs (BERT), alone in full sequences (RoBERTa), or with "
-        "sentence order (ALBERT); replaced tokens to be told (ELECTRA).",
+        description="Masked tokens with next-sentence pairs (BERT), alone in full sequences (RoBERTa), with sentence "
+        "order (ALBERT), or with span boundaries (SpanBERT); replaced tokens to be told (ELECTRA).",
     )
     sequence_length: int = Field(128, ge=8, description="Tokens per instance, including [CLS] and [SEP].")
     max_predictions: int = Field(20, ge=1, description="Maximum number of masked tokens per instance.")
     masked_fraction: float = Field(0.15, gt=0, lt=1, description="Fraction of an instance's tokens to mask.")
     mask_unit: Literal["token", "word", "span"] = Field(
-        "token", description="Unit that is masked as a whole: a token, a word, or a span of 1 to 10 words (SpanBERT)."
+        "token",
+        description="Unit that is masked as a whole: a token, a word, or a span of 1 to 10 words (SpanBERT). With the "
+        "objective `mlm_sbo` it is `span`, and neighbouring spans are merged.",
     )
     short_fraction: float = Field(0.1, ge=0, le=1, description="Fraction of passes with a random shorter length.")
     duplication: int = Field(
@@ -93,3 +97,16 @@ class RecordsConfig(Settings):
         le=MOST_SHARDS,
         description="Number of files of training records. Default: at least 4, enough to keep each file below 256 MB.",
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _choose_mask_unit(cls, values: Any) -> Any:
+        name = values.get("objective") if isinstance(values, dict) else None
+        if name not in (*OBJECTIVES,) or "mask_unit" in values or not find_objective(name).has_spans:
+            return values
+        return values | {"mask_unit": SPAN}
+
+    @model_validator(mode="after")
+    def _check_mask_unit(self) -> Self:
+        check_mask_unit(self.objective, self.mask_unit)
+        return self

@@ -12,7 +12,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from keras_bert_flow.text.masking import TOKEN, MaskingRule, mask_rows
+from keras_bert_flow.records.example import SPAN_IDS
+from keras_bert_flow.text.masking import MERGED_SPAN, TOKEN, MaskingRule, mask_rows
+from keras_bert_flow.text.objectives import DEFAULT
+from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.text.rows import keyed_generator, keyed_number
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -133,9 +136,9 @@ def make_masking_rule(folder: str | Path, config: Mapping[str, Any], tokenizer: 
             f"Dynamic masking needs {' and '.join(missing)} in the manifest. Received: {folder}, without. "
             "Build the records again, or use pretraining.masking=static."
         )
-    return MaskingRule.of(
-        tokenizer, config["masked_fraction"], config["max_predictions"], config.get("mask_unit", TOKEN)
-    )
+    unit = config.get("mask_unit", TOKEN)
+    rule = MaskingRule.of(tokenizer, config["masked_fraction"], config["max_predictions"], unit)
+    return find_objective(config.get("objective", DEFAULT)).find_masking(rule)
 
 
 def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -143,12 +146,17 @@ def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) 
     masked = mask_rows(
         restore_tokens(features)[None], np.count_nonzero(features["input_mask"], keepdims=True), rule, rng
     )
-    return dict(features) | {
-        "input_ids": masked.token_ids[0],
-        "masked_lm_positions": masked.positions[0],
-        "masked_lm_ids": masked.mask_ids[0],
-        "masked_lm_weights": (np.arange(rule.max_predictions) < masked.counts[0]).astype(np.float32),
-    }
+    spans = {SPAN_IDS: masked.span_ids[0]} if rule.unit == MERGED_SPAN else {}
+    return (
+        dict(features)
+        | spans
+        | {
+            "input_ids": masked.token_ids[0],
+            "masked_lm_positions": masked.positions[0],
+            "masked_lm_ids": masked.mask_ids[0],
+            "masked_lm_weights": (np.arange(rule.max_predictions) < masked.counts[0]).astype(np.float32),
+        }
+    )
 
 
 def restore_tokens(features: Features) -> np.ndarray:

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_bert_flow.data.order import RandomAccess, make_masking_rule, mask_again, restore_tokens
 from keras_bert_flow.files.inputs import find_carrier
-from keras_bert_flow.records.example import decode_record
+from keras_bert_flow.records.example import SPAN_IDS, decode_record
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, RECORD_SUFFIX, TFRecordFile, check_records
 from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.manifest import Manifest
@@ -248,7 +248,9 @@ class PretrainingRecords:
         shapes = dict.fromkeys(("input_ids", "input_mask", "segment_ids"), (length,))
         shapes |= dict.fromkeys(("masked_lm_positions", "masked_lm_ids", "masked_lm_weights"), masks)
         shapes["next_sentence_labels"] = (1,)
-        wrong = [name for name, shape in shapes.items() if features[name].shape != shape]
+        if find_objective(self.objective).has_spans:
+            shapes[SPAN_IDS] = masks
+        wrong = [name for name, shape in shapes.items() if name not in features or features[name].shape != shape]
         positions = features["masked_lm_positions"]
         if not wrong and positions.size and not 0 <= positions.min() <= positions.max() < length:
             wrong = ["masked_lm_positions"]

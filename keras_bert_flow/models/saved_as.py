@@ -28,6 +28,7 @@ PRETRAINERS: Registry[Any] = Registry(
         "mlm": "keras_bert_flow.models.pretraining.masked_lm:MaskedLM",
         "mlm_nsp": "keras_bert_flow.models.pretraining.masked_lm:BertPretrainer",
         "mlm_sop": "keras_bert_flow.models.pretraining.masked_lm:BertPretrainer",
+        "mlm_sbo": "keras_bert_flow.models.pretraining.span_boundary:SpanBoundaryPretrainer",
         "rtd": "keras_bert_flow.models.pretraining.replaced_tokens:ReplacedTokenPretrainer",
     },
 )

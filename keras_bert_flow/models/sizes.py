@@ -16,6 +16,10 @@ SIZES = {
     "large": {"num_layers": 24, "hidden_dim": 1024, "num_heads": 16, "intermediate_dim": 4096},
 }
 
+# Of a span boundary head: the width of its position embeddings (Joshi et al. 2020, section 3.2), and their number, of
+# the tokens of a span that it predicts (README of facebookresearch/SpanBERT).
+SPAN_POSITION_DIM, MAX_SPAN_TARGETS = 200, 15
+
 
 def get_size(name: str) -> dict[str, int]:
     """Return the shape arguments of a published size by name.
@@ -66,6 +70,9 @@ class Flops:
         bag_of_words: forward pass of the head on the mean of the tokens, with that projection; 0 without this head.
         generator: forward pass of the blocks of a generator, and of its embedding projection; 0 without a generator.
         detector: forward pass of the head that detects replaced tokens; 0 without a generator.
+        span_boundary: forward pass of the head that predicts masked tokens from the boundaries of their span, with the
+            projection to the vocabulary; 0 without this head.
+        span_gather: forward pass of gathering these boundaries, and the places in the span.
     """
 
     encoder: int
@@ -76,19 +83,22 @@ class Flops:
     bag_of_words: int
     generator: int = 0
     detector: int = 0
+    span_boundary: int = 0
+    span_gather: int = 0
 
     @property
     def forward(self) -> int:
         heads = self.pooler + self.gather + self.masked_lm + self.bag_of_words + self.detector
+        heads += self.span_boundary + self.span_gather
         return self.encoder + self.generator + self.embeddings + heads
 
     @property
     def training(self) -> int:
         """FLOPs of forward and backward pass: each product has two gradients of the same cost, of inputs and weights.
 
-        Those of `embeddings` and `gather` have one gradient: their one-hot operand needs none.
+        Those of `embeddings` and gathers have one gradient: their one-hot operand needs none.
         """
-        return 3 * self.forward - self.embeddings - self.gather
+        return 3 * self.forward - self.embeddings - self.gather - self.span_gather
 
 
 def count_flops(
@@ -98,6 +108,7 @@ def count_flops(
     use_pooler: bool = True,
     bag_of_words: bool = False,
     generator: EncoderShape | None = None,
+    span_boundary: bool = False,
 ) -> Flops:
     """Count the FLOPs of the matrix products of one sequence.
 
@@ -112,6 +123,8 @@ def count_flops(
         masked LM, per m     2 e h (transform) + 2 e V
         pooler, per sequence 2 h² + 4 h (next sentence)
         bag of words, per sequence 2 e h (transform) + 2 e V
+        span boundary, per m  2 h (2 h + 200) + 2 e h (transform) + 2 e V
+        its gathers, per m   4 T h + 2 · 15 · 200
 
     A generator has its own blocks, segments and projection, and the masked LM and its gather use its h; then
 
@@ -128,6 +141,8 @@ def count_flops(
     """
     hidden = shape.hidden_dim
     filler = (generator or shape).hidden_dim  # width of the encoder that predicts the masked tokens
+    span_masks = masks_per_sequence if span_boundary else 0
+    span_input = 2 * hidden + SPAN_POSITION_DIM
     return Flops(
         encoder=_count_blocks(shape, sequence_length),
         embeddings=2 * sequence_length * shape.num_segments * shape.position_dim * (2 if generator else 1),
@@ -137,6 +152,8 @@ def count_flops(
         bag_of_words=2 * shape.embedding_dim * (filler + shape.vocabulary_size) if bag_of_words else 0,
         generator=_count_blocks(generator, sequence_length) if generator else 0,
         detector=sequence_length * (2 * hidden**2 + 2 * hidden) if generator else 0,
+        span_boundary=2 * span_masks * (hidden * span_input + shape.embedding_dim * (hidden + shape.vocabulary_size)),
+        span_gather=2 * span_masks * (2 * sequence_length * hidden + MAX_SPAN_TARGETS * SPAN_POSITION_DIM),
     )
 
 

@@ -367,6 +367,8 @@ FEATURE_KINDS = {  # NumPy's kind of each type
     "masked_lm_weights": "f",  # (max_predictions,), 1.0 for a prediction, 0.0 for filler
     "next_sentence_labels": "i",  # (1,), 0 where B follows A, 1 where it does not
 }
+# Of objectives with spans alone: (max_predictions,), int. 1, 2, ... for the tokens of each span, 0 for filler.
+SPAN_IDS = "masked_lm_span_ids"
 
 
 def encode_records(
@@ -378,6 +380,7 @@ def encode_records(
     mask_ids: np.ndarray,
     mask_counts: np.ndarray,
     sentence_labels: np.ndarray,
+    span_ids: np.ndarray | None = None,
 ) -> list[bytes]:
     """Serialise masked instances, one or more.
 
@@ -389,6 +392,7 @@ def encode_records(
         mask_ids: int, (records, max_predictions), padded with zeros.
         mask_counts: int, (records,). Predictions of each.
         sentence_labels: bool, (records,).
+        span_ids: int, (records, max_predictions), for objectives with spans; None: not written.
     """
     input_mask = np.arange(token_ids.shape[1]) < lengths[:, None]
     weights = np.arange(mask_ids.shape[1]) < mask_counts[:, None]
@@ -402,6 +406,7 @@ def encode_records(
             "masked_lm_weights": weights.astype(np.float32),
             "next_sentence_labels": sentence_labels[:, None].astype(np.uint8),
         }
+        | ({} if span_ids is None else {SPAN_IDS: span_ids})
     )
 
 

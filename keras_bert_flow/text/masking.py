@@ -1,7 +1,8 @@
 """Masking: choose tokens, words or spans to predict, and mask them. The only place where masks are made.
 
-The masking unit is a token, a word (google-research's whole-word masking) or a span of words (SpanBERT). Each token of
-a word is masked, replaced or kept on its own, as in google-research/bert; the tokens of a span share one draw.
+The masking unit is a token, a word (google-research's whole-word masking) or a span of words (SpanBERT), or a merged
+span, for the span boundary objective. Each token of a word is masked, replaced or kept on its own, as in
+google-research/bert; the tokens of a span share one draw.
 
 Source: Devlin et al. 2019, section 3.1, task 1; google-research/bert, `create_masked_lm_predictions`.
 """
@@ -20,6 +21,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 #
 # Two rules differ. A span begins at any word with equal probability (their code draws a token, so longer words are more
 # likely). A span shrinks by whole words to what is left of the budget (their code cuts the last one inside a word).
+# `choose_merged_spans` follows their code in both.
 
 SPAN_CONTINUES = 0.8  # 1 - p of the geometric distribution
 LONGEST_SPAN = 10  # words
@@ -40,7 +42,7 @@ def choose_spans(words: Sequence[np.ndarray], budget: int, rng: np.random.Genera
     is_taken = np.zeros(len(words), bool)
     spans: list[np.ndarray] = []
     starts = rng.permutation(len(words))
-    lengths = 1 + np.searchsorted(np.cumsum(SPAN_LENGTH_SHARES)[:-1], rng.random(len(words)), side="right")  # in words
+    lengths = _draw_lengths(len(words), rng)
     for start, length in zip(starts, lengths, strict=True):
         end, tokens = _extend_span(words, is_taken, int(start), int(length), budget)
         if end > start:
@@ -65,7 +67,53 @@ def _extend_span(
     return end, tokens
 
 
+def choose_merged_spans(words: Sequence[np.ndarray], budget: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """Choose spans by a token each, and merge those that overlap or touch, until `budget` tokens are spent.
+
+    A span begins at the word of its token, so long words are chosen more often. A token in an earlier span is drawn
+    again, which is to take the next of a random order. The last span may end inside a word.
+
+    Args:
+        words, budget, rng: as for `choose_spans`.
+    Returns:
+        The positions of each merged span, in the order of the text: `budget` of them, or all. Between two spans there
+        is a token that is not chosen.
+    Source: Joshi et al. 2020 (SpanBERT), section 3.1, and facebookresearch/SpanBERT, `PairWithSpanMaskingScheme`.
+    """
+    if not words:
+        return []
+    positions = np.concatenate(words)
+    sizes = np.array([len(word) for word in words])
+    ends = np.cumsum(sizes)
+    word_of = np.repeat(np.arange(len(words)), sizes)
+    follows = np.array([word[0] - 1 for word in words[1:]]) == positions[ends[:-1] - 1]  # no special token in between
+    text_ends = np.append(np.flatnonzero(~follows) + 1, len(words))  # the words after which a text ends
+    text_end_of = text_ends[np.searchsorted(text_ends, np.arange(len(words)), side="right")]
+    is_chosen, left = np.zeros(len(positions), bool), budget
+    anchors = rng.permutation(len(positions))
+    lengths = _draw_lengths(len(positions), rng)
+    for anchor, length in zip(anchors.tolist(), lengths.tolist(), strict=True):
+        if left <= 0:
+            break
+        if is_chosen[anchor]:
+            continue
+        word = word_of[anchor]
+        last = min(word + length, text_end_of[word]) - 1
+        span = np.arange(ends[word] - sizes[word], ends[last])
+        new = span[~is_chosen[span]][:left]
+        is_chosen[new] = True
+        left -= len(new)
+    chosen = positions[is_chosen]
+    return np.split(chosen, np.flatnonzero(np.diff(chosen) > 1) + 1) if len(chosen) else []
+
+
+def _draw_lengths(count: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw lengths of spans, in words, int, (count,)."""
+    return 1 + np.searchsorted(np.cumsum(SPAN_LENGTH_SHARES)[:-1], rng.random(count), side="right")
+
+
 TOKEN, WORD, SPAN = "token", "word", "span"
+MERGED_SPAN = "merged span"  # what objectives with spans take in place of `span`
 MASK_SHARE = 0.8  # of the chosen tokens become [MASK]
 KEEP_SHARE = 0.1  # are kept; the rest become a random token of the whole vocabulary, special ones included
 
@@ -80,7 +128,7 @@ class MaskingRule:
         mask_id: id of [MASK].
         special_ids: never chosen: [CLS] and [SEP].
         starts_word: bool, (vocabulary_size,). False for ## pieces.
-        unit: masking unit: `token`, `word` or `span`.
+        unit: masking unit: `token`, `word`, `span` or `merged span`.
     """
 
     masked_fraction: float
@@ -118,13 +166,33 @@ class MaskedRows:
     mask_ids: np.ndarray
     counts: np.ndarray
 
+    @property
+    def span_ids(self) -> np.ndarray:
+        """The number of the span of each chosen token; see `number_spans`."""
+        return number_spans(self.positions, self.counts)
+
+
+def number_spans(positions: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Number the spans of each row, which are the runs of neighbouring chosen tokens once spans are merged.
+
+    Args:
+        positions: int, (rows, max_predictions). The columns of the chosen tokens, ascending.
+        counts: int, (rows,). Number of chosen tokens.
+    Returns:
+        int, (rows, max_predictions): 1, 2, ... for the tokens of each span, 0 for filler.
+    """
+    starts = np.ones(positions.shape, bool)
+    starts[:, 1:] = np.diff(positions, axis=1) != 1
+    is_real = np.arange(positions.shape[1]) < counts[:, None]
+    return np.cumsum(starts, axis=1) * is_real
+
 
 def mask_rows(token_ids: np.ndarray, lengths: np.ndarray, rule: MaskingRule, rng: np.random.Generator) -> MaskedRows:
     """Mask a random choice of the tokens of each row.
 
     In each row, `min(max_predictions, max(1, round(length × masked_fraction)))` tokens are chosen. Whole words that do
     not fit into what is left of that budget are skipped, as in google-research/bert, so fewer may be chosen. If no word
-    fits at all, the original chooses nothing; here the first pieces of one word are chosen.
+    fits at all, the original chooses nothing; here the first pieces of one word are chosen. Merged spans fill it.
 
     Args:
         token_ids: int, (rows, length). Instances with their special tokens, padded; not modified.
@@ -136,7 +204,7 @@ def mask_rows(token_ids: np.ndarray, lengths: np.ndarray, rule: MaskingRule, rng
     for special in rule.special_ids:
         is_free &= token_ids != special
     budgets = np.minimum(rule.max_predictions, np.maximum(1, np.rint(lengths * rule.masked_fraction))).astype(np.int64)
-    choose = {TOKEN: _choose_tokens, WORD: _choose_words, SPAN: _choose_spans}[rule.unit]
+    choose = {TOKEN: _choose_tokens, WORD: _choose_words}.get(rule.unit, _choose_spans)
     is_chosen, draws = choose(token_ids, is_free, budgets, rule, rng)
     return _replace_tokens(token_ids, is_chosen, draws, rule, rng)
 
@@ -180,11 +248,12 @@ def _choose_words(token_ids, is_free, budgets, rule: MaskingRule, rng: np.random
 
 
 def _choose_spans(token_ids, is_free, budgets, rule: MaskingRule, rng: np.random.Generator) -> _Choice:
+    choose = {SPAN: choose_spans, MERGED_SPAN: choose_merged_spans}[rule.unit]
     starts, is_chosen, draws = _find_words(token_ids, is_free, rule), np.zeros(is_free.shape, bool), []
     for row, budget in enumerate(budgets.tolist()):
         free = np.flatnonzero(is_free[row])
         words = np.split(free, np.flatnonzero(starts[row, free])[1:]) if len(free) else []
-        spans = choose_spans(words, budget, rng)
+        spans = choose(words, budget, rng)
         spans = spans or [words[word][:budget] for word in rng.permutation(len(words))[:1]]  # no word fits
         for span in spans:
             is_chosen[row, span] = True

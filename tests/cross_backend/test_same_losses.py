@@ -17,7 +17,7 @@ from tests.patience import PATIENCE_SECONDS
 
 BACKENDS = [name for name in ("jax", "torch", "tensorflow") if find_spec(name) is not None]
 STEPS = 20
-FAMILIES = {"mlm_nsp": "bert", "mlm": "roberta", "mlm_sop": "albert", "rtd": "electra"}
+FAMILIES = {"mlm_nsp": "bert", "mlm": "roberta", "mlm_sop": "albert", "mlm_sbo": "bert", "rtd": "electra"}
 
 
 def run_steps(backend, families, folder):
@@ -37,7 +37,7 @@ def run_steps(backend, families, folder):
 
 
 @pytest.mark.skipif(len(BACKENDS) < 2, reason="needs two of jax, torch and tensorflow to compare")
-@pytest.mark.parametrize("objectives", [["mlm_nsp"], ["mlm", "mlm_sop", "rtd"]])
+@pytest.mark.parametrize("objectives", [["mlm_nsp"], ["mlm", "mlm_sop", "mlm_sbo", "rtd"]])
 @pytest.mark.slow
 def test_losses_agree_across_backends(objectives, tmp_path):
     for objective in objectives:

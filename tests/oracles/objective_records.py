@@ -5,8 +5,8 @@ import numpy as np
 from keras_bert_flow.records.example import encode_records
 from keras_bert_flow.records.tfrecord import write_tfrecords
 from keras_bert_flow.results.manifest import write_manifest
-from keras_bert_flow.text.masking import MaskingRule
-from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances
+from keras_bert_flow.text.masking import SPAN, TOKEN, MaskingRule
+from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances, find_objective
 from keras_bert_flow.text.rows import TokenizedDocument
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 
@@ -19,17 +19,18 @@ FIRST_PIECE = 30  # this id and those above are ## pieces
 
 
 def write_objective_records(
-    folder, objective="mlm_nsp", mask_unit="token", documents=40, seed=0, sequence_length=SEQUENCE_LENGTH
+    folder, objective="mlm_nsp", mask_unit=None, documents=40, seed=0, sequence_length=SEQUENCE_LENGTH, copies=2
 ):
     """Publish records of documents on one of four topics each, of three words: neighbours tell what may be hidden."""
     folder.mkdir(parents=True)
+    mask_unit = mask_unit or (SPAN if find_objective(objective).has_spans else TOKEN)
     starts_word = np.arange(VOCABULARY_SIZE) < FIRST_PIECE
     masking = MaskingRule(MASKED_FRACTION, MAX_PREDICTIONS, MASK, (CLS, SEP), starts_word, mask_unit)
     rule = InstanceRule(objective, sequence_length, 0.1, CLS, SEP, masking)
     files = []
     for part, count in (("train", documents), ("held_out", documents // 4)):
         documents = _make_documents(part, count, seed)
-        records = [record for built in build_instances(documents, 2, rule, seed) for record in _encode(built)]
+        records = [record for built in build_instances(documents, copies, rule, seed) for record in _encode(built)]
         files += write_tfrecords(folder / f"{part}-00000-of-00001.tfrecord", records)
     pieces = [*SPECIAL_PIECES, *(f"word{n}" for n in range(5, 30)), *(f"##piece{n}" for n in range(30, 40))]
     write_vocabulary(folder / "vocab.txt", pieces)
@@ -66,4 +67,5 @@ def _encode(instances) -> list[bytes]:
         mask_ids=instances.masked.mask_ids,
         mask_counts=instances.masked.counts,
         sentence_labels=instances.rows.sentence_labels,
+        span_ids=instances.span_ids,
     )

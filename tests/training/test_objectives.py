@@ -29,10 +29,18 @@ SENTENCES = {
     "mlm_nsp": {"next_sentence_loss", "next_sentence_accuracy"},
     "mlm": set(),
     "mlm_sop": {"sentence_order_loss", "sentence_order_accuracy"},
+    "mlm_sbo": {"span_boundary_loss", "span_boundary_accuracy"},
     "rtd": {"replaced_token_loss", "replaced_token_accuracy", "replaced_token_chance"},
 }
-MODELS = {"mlm": MaskedLM, "mlm_nsp": BertPretrainer, "mlm_sop": BertPretrainer, "rtd": ReplacedTokenDetector}
-ARCHITECTURES = {"mlm": "BertForMaskedLM", "rtd": "ElectraForPreTraining"}  # of the others: BertForPreTraining
+MODELS = {
+    "mlm": MaskedLM,
+    "mlm_nsp": BertPretrainer,
+    "mlm_sop": BertPretrainer,
+    "mlm_sbo": MaskedLM,
+    "rtd": ReplacedTokenDetector,
+}
+# of the others: BertForPreTraining
+ARCHITECTURES = {"mlm": "BertForMaskedLM", "mlm_sbo": "BertForMaskedLM", "rtd": "ElectraForPreTraining"}
 FAMILIES = {"rtd": "electra"}  # of the others: bert
 SHAPE = {"num_layers": 1, "hidden_dim": 32, "dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 SETTINGS = {
@@ -104,7 +112,7 @@ def test_model_of_masked_lm_alone_can_be_fine_tuned(tmp_path):
             np.testing.assert_array_equal(*(keras.ops.convert_to_numpy(v) for v in (variable, encoder[variable.path])))
 
 
-@pytest.mark.parametrize("objective", [pytest.param("mlm", marks=pytest.mark.slow), "rtd"])
+@pytest.mark.parametrize("objective", [pytest.param("mlm", marks=pytest.mark.slow), "mlm_sbo", "rtd"])
 @pytest.mark.slow
 def test_what_is_drawn_survives_a_kill(objective, tmp_path):
     settings = {"total_steps": 14, "checkpoint_every_steps": 5}

@@ -25,9 +25,9 @@ MONITORING = (
     "keep_best",
     "peak_flops",
 )
-# Settings that are in a key, and in the identity of a run, only when they are on: results and checkpoints that were
-# made before there were such settings keep theirs.
-ABSENT_WHEN_OFF = ("scan_layers",)
+# Settings that are in a key, and in the identity of a run, only when they differ from these values: results and
+# checkpoints that were made before there were such settings keep theirs.
+ABSENT_WHEN_OFF = {"scan_layers": False, "span_boundary_weight": 1.0}
 
 
 def pretraining_key(
@@ -60,7 +60,7 @@ def pretraining_settings(config: PipelineConfig, earlier: Sequence = ()) -> dict
 
 def list_off(config: PipelineConfig) -> list[str]:
     """Return the settings of `ABSENT_WHEN_OFF` that are off."""
-    return [name for name in ABSENT_WHEN_OFF if not getattr(config.pretraining, name)]
+    return [name for name, off in ABSENT_WHEN_OFF.items() if getattr(config.pretraining, name) == off]
 
 
 def pretraining_inputs(records: Path, initial_model: Path | None, files: OpenedFiles | None = None) -> dict[str, str]:

@@ -13,6 +13,7 @@ OBJECTIVES: Registry = Registry(
         "mlm_nsp": "keras_bert_flow.text.objectives.mlm_nsp:NextSentence",
         "mlm": "keras_bert_flow.text.objectives.mlm:MaskedTokens",
         "mlm_sop": "keras_bert_flow.text.objectives.mlm_sop:SentenceOrder",
+        "mlm_sbo": "keras_bert_flow.text.objectives.mlm_sbo:SpanBoundary",
         "rtd": "keras_bert_flow.text.objectives.rtd:ReplacedTokens",
     },
 )

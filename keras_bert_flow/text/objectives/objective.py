@@ -2,13 +2,13 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from keras_bert_flow.text.masking import MaskedRows, MaskingRule, mask_rows
+from keras_bert_flow.text.masking import MERGED_SPAN, SPAN, MaskedRows, MaskingRule, mask_rows
 from keras_bert_flow.text.objectives import OBJECTIVES
 from keras_bert_flow.text.rows import TokenizedDocument, TokenRows, keyed_generator
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
@@ -82,6 +82,8 @@ class Objective(ABC):
         families: families of encoders that are trained on it; empty if all are.
         has_generator: a narrower encoder fills the masks.
         has_words_head: whether a bag of words can be predicted in addition.
+        has_spans: masks are merged spans, whose numbers are in the records, and a head predicts them from their
+            boundaries.
         scores: output of the model → name of its scores on held-out records.
         main_score: the one of `scores` whose loss selects the best model.
     """
@@ -95,12 +97,17 @@ class Objective(ABC):
     families: tuple[str, ...] = ()
     has_generator: bool = False
     has_words_head: bool = True
+    has_spans: bool = False
     scores: Mapping[str, str] = {"mlm": "masked_lm"}
     main_score: str = "masked_lm"
 
     @property
     def has_pairs(self) -> bool:
         return self.sentence_label is not None
+
+    def find_masking(self, rule: MaskingRule) -> MaskingRule:
+        """Return the masking rule of the objective, given that of the settings."""
+        return replace(rule, unit=MERGED_SPAN) if self.has_spans else rule
 
     def draw(self, features: Features, *key: str | int) -> Features:
         """Return the features of an instance, with random numbers added that are drawn by a key; by default none."""
@@ -169,6 +176,14 @@ def mistaken_share(label: SentenceLabel, counters: Mapping[str, int]) -> float |
     return counters[label.mistaken] / max(1, counters.get(label.counter, 0))
 
 
+def check_mask_unit(name: str, mask_unit: str) -> None:
+    """Raise ValueError unless an objective can be trained on masks of a unit."""
+    if find_objective(name).has_spans and mask_unit != SPAN:
+        raise ValueError(
+            f"`records.mask_unit` must be {SPAN} with the objective {name}. Received: {mask_unit}. Leave it out."
+        )
+
+
 def check_joining(name: str, tokenizer: Tokenizer) -> None:
     """Raise ValueError unless a tokenizer joins two texts as the records of an objective do, with one [SEP] between."""
     if find_objective(name).has_pairs and tokenizer.separators != 1:
@@ -193,10 +208,15 @@ def find_objective(name: str) -> Objective:
 
 @dataclass(frozen=True)
 class Instances:
-    """Masked instances; see `TokenRows` and `MaskedRows` for the matrices."""
+    """Masked instances; see `TokenRows` and `MaskedRows` for the matrices.
+
+    Attributes:
+        span_ids: int, (rows, max_predictions), those of `MaskedRows`; None if the objective has no spans.
+    """
 
     rows: TokenRows
     masked: MaskedRows
+    span_ids: np.ndarray | None = None
 
 
 def build_instances(
@@ -211,5 +231,8 @@ def build_instances(
         seed: seed of every random choice.
     """
     rng = keyed_generator(seed, "masks", *(document.id for document in documents))
-    for rows in find_objective(rule.objective).make_rows(documents, copies, rule, seed):
-        yield Instances(rows, mask_rows(rows.token_ids, rows.lengths, rule.masking, rng))
+    objective = find_objective(rule.objective)
+    masking = objective.find_masking(rule.masking)
+    for rows in objective.make_rows(documents, copies, rule, seed):
+        masked = mask_rows(rows.token_ids, rows.lengths, masking, rng)
+        yield Instances(rows, masked, masked.span_ids if objective.has_spans else None)

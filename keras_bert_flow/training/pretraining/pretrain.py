@@ -138,6 +138,7 @@ def pretrain(
                 use_pooler=model.backbone.use_pooler,
                 bag_of_words=settings.bag_of_words > 0,
                 generator=getattr(model, "generator_shape", None),
+                span_boundary=data.objective.has_spans,
             ).training
             metrics = train_on_records(
                 model, config, data, work, checkpoints, best, flops, report, callbacks, tracker.start, cluster

@@ -27,7 +27,7 @@ def score_pretraining(
     Returns:
         `masked_lm_loss` (nats per masked token), `masked_lm_perplexity`, `masked_lm_accuracy`, `unigram_accuracy` (of
         always predicting the commonest of these tokens: the best possible without context), `loss` and `accuracy` of
-        other outputs under their names, and further scores of the objective; empty if there are no batches.
+        other outputs with labels under their names, and further scores of the objective; empty if there are no batches.
     """
     outputs = objective.scores
     sums: dict[str, float] = defaultdict(float)
@@ -42,7 +42,7 @@ def score_pretraining(
     if not tokens:
         return {}
     scores = {}
-    for name in outputs.values():
+    for name in (name for name in outputs.values() if sums[f"{name}_weight"]):
         scores[f"{name}_loss"] = sums[f"{name}_loss"] / sums[f"{name}_weight"]
         scores[f"{name}_accuracy"] = sums[f"{name}_correct"] / sums[f"{name}_weight"]
     scores["masked_lm_perplexity"] = float(np.exp(scores["masked_lm_loss"]))
