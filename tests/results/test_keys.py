@@ -160,7 +160,9 @@ def test_pretraining_key_changes_with_what_comes_out_and_not_with_what_is_seen(t
     found += [key_of("total_steps=20000"), key_of(earlier=[[7, {"total_steps": 20000}]]), key_of("scan_layers=true")]
     assert len(set(found)) == 7
     settings = pretraining_settings(load_config(None, ()))["pretraining"]
-    assert "rematerialise" in settings and "scan_layers" not in settings  # results from before it keep their keys
+    assert "rematerialise" in settings
+    assert not {"scan_layers", "span_boundary_weight"} & {*settings}  # results from before these keep their keys
+    assert key_of("span_boundary_weight=1.0") == key_of() != key_of("span_boundary_weight=0.5")
 
 
 def test_informational_files_and_measurements_are_verified_and_in_no_key(tmp_path):
