@@ -14,7 +14,7 @@ from tests.beam_jobs.portable import portable_job_service, run_job
 from tests.beam_jobs.test_build_records import documents_in, read_part, tokenizer_of
 
 DATA = os.environ.get("KBF_TEST_DATA")
-OBJECTIVES = ("mlm_nsp", "mlm", "mlm_sop")
+OBJECTIVES = ("mlm_nsp", "mlm", "mlm_sop", "mlm_sbo")
 PARTS = ("train", "held_out")
 
 
@@ -23,7 +23,9 @@ def objective(request):
     return request.param
 
 
-@pytest.fixture(params=["mlm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlm_nsp", "mlm_sop"))])
+@pytest.fixture(
+    params=["mlm", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mlm_nsp", "mlm_sop", "mlm_sbo"))]
+)
 def one_objective(request):
     """Return one of them, and of the slow tests each."""
     return request.param

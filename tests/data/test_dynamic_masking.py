@@ -15,7 +15,7 @@ from tests.oracles.objective_records import CLS, MASK, MASKED_FRACTION, MAX_PRED
 
 pytestmark = pytest.mark.any_backend
 
-OBJECTIVES = ("mlm_nsp", "mlm", "mlm_sop")
+OBJECTIVES = ("mlm_nsp", "mlm", "mlm_sop", "mlm_sbo")
 
 
 @pytest.fixture(scope="module", params=OBJECTIVES)
