@@ -75,10 +75,12 @@ def test_merged_spans_fill_the_budget_and_do_not_touch(budget):
 
 
 def test_merged_spans_stop_at_special_tokens():
-    words, rng = make_words([1] * 6, gaps=(1, 3)), np.random.default_rng(4)  # at 1, 3, 4, 6, 7 and 8
-    spans = {tuple(span.tolist()) for _ in range(500) for span in choose_merged_spans(words, 3, rng)}
-    texts = [(1,), (3,), (4,), (3, 4), (6,), (7,), (8,), (6, 7), (7, 8), (6, 7, 8)]
-    assert spans == set(texts)
+    # Three texts of a word each: every pair is as likely. A span over a special token would prefer neighbours.
+    words, rng, pairs = make_words([1] * 3, gaps=(1, 2)), np.random.default_rng(4), Counter()
+    for _ in range(3000):
+        pairs[tuple(int(position) for (position,) in choose_merged_spans(words, 2, rng))] += 1
+    assert set(pairs) == {(1, 3), (1, 5), (3, 5)}
+    assert stats.chisquare(list(pairs.values())).pvalue > 0.001
 
 
 def test_merged_spans_of_no_words_are_none():
