@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
+from keras_bert_flow.backends import recorded
 from keras_bert_flow.layers import shape as shape_module
 from keras_bert_flow.layers.shape import FULL, LEARNED, Alibi, Blocks, Causal, EncoderShape, Rotary, Window
 from keras_bert_flow.models.backbone import Backbone
@@ -182,7 +183,10 @@ def test_heads_for_whole_texts_refuse_packed_rows():
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="recorded on PyTorch")
-def test_recorded_steps_take_packed_rows():
+@pytest.mark.parametrize("is_compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_recorded_steps_take_packed_rows(is_compiled, monkeypatch):
+    if not is_compiled:
+        monkeypatch.setattr(recorded, "_compile", lambda graph, given: graph)
     packed, alone, _ = make_rows()
     plain = {name: values[:3] for name, values in alone.items()}
     positions, labels = np.array([[0, 2]] * 3, "int32"), np.array([[3, 4]] * 3, "int32")
