@@ -29,6 +29,14 @@ from tests.oracles.tiny_records import make_tiny_config
 TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
 # 8 or 11 bits of a value up to 4 at each of some ten roundings, mostly cancelling.
 MIXED = {"mixed_bfloat16": 0.2, "mixed_float16": 0.05}
+CLASSES = {  # family → prefix of its classes in `transformers`
+    "bert": "Bert",
+    "albert": "Albert",
+    "distilbert": "DistilBert",
+    "electra": "Electra",
+    "mobilebert": "MobileBert",
+    "roberta": "Roberta",
+}
 STILL = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 MASKS = 3
 DOCUMENTS = 200  # enough records for the doctor's ranges of chance to mean something

@@ -10,6 +10,7 @@ import keras_bert_flow as kbf
 from keras_bert_flow.conversion.adapters import ADAPTER_FILE, name_base
 from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.conversion.model_directory import load_task_model
+from tests.contracts import CLASSES
 from tests.oracles import numpy_bert
 from tests.oracles.adapters import ask, ask_reference, edit_config, make_ids, save_adapter, save_base
 from tests.oracles.task_models import CASES
@@ -19,26 +20,18 @@ torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
 peft = pytest.importorskip("peft", reason="the reference needs peft")
 
-FAMILIES = {
-    "bert": "Bert",
-    "albert": "Albert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "mobilebert": "MobileBert",
-    "roberta": "Roberta",
-}
 TOLERANCE = 1e-5  # float32 rounding (6e-8) of values up to 10 through sums of up to 40 terms
 
 
 @pytest.mark.parametrize("kind", ["classification", "token_classification"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", CLASSES)
 @pytest.mark.slow_compiled
 @pytest.mark.first_form
 def test_peft_computes_the_same(family, kind, tmp_path, recwarn):
     base = save_base(tmp_path / "base", family)
     ours = save_adapter(base, tmp_path / "adapter", kind)
     head = {"classification": "ForSequenceClassification", "token_classification": "ForTokenClassification"}[kind]
-    model = getattr(transformers, FAMILIES[family] + head).from_pretrained(base, num_labels=3)
+    model = getattr(transformers, CLASSES[family] + head).from_pretrained(base, num_labels=3)
     adapted = peft.PeftModel.from_pretrained(model, tmp_path / "adapter")
     assert not [warning for warning in recwarn if "missing" in str(warning.message)]
     is_real = make_ids()["padding_mask"] == 1

@@ -10,20 +10,14 @@ import keras_bert_flow as kbf
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.models.families import family as family_module
 from tests import contracts
-from tests.contracts import TOLERANCE, make_ids, randomise, run_family_test, run_reference, run_travel_test
+from tests.contracts import CLASSES, TOLERANCE, make_ids, randomise, run_family_test, run_reference, run_travel_test
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
 from tests.oracles.task_models import CASES, call, make_task_inputs
 
 torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
 
-FAMILIES = {
-    "albert": "Albert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "mobilebert": "MobileBert",
-    "roberta": "Roberta",
-}
+FAMILIES = {name: prefix for name, prefix in CLASSES.items() if name != "bert"}
 HEADS = {
     "classification": "ForSequenceClassification",
     "regression": "ForSequenceClassification",

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.models.pretraining.masked_lm import make_vocabulary_model
-from tests.contracts import randomise
+from tests.contracts import CLASSES, randomise
 from tests.conversion.test_families import make_backbone
 from tests.oracles.small_bert import make_inputs
 from tests.oracles.tiny_model import check_directory
@@ -21,14 +21,6 @@ torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
 
 TOLERANCE = 5e-5  # float32 rounding (6e-8) of values up to 50 through sums of up to 40 terms
-FAMILIES = {
-    "bert": "Bert",
-    "albert": "Albert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "mobilebert": "MobileBert",
-    "roberta": "Roberta",
-}
 TABLES = {  # of the masked-LM head: its layer with the table, and the one with the bias if that is another
     "bert": ("cls.predictions.decoder", "cls.predictions"),
     "albert": ("predictions.decoder", "predictions"),
@@ -78,7 +70,7 @@ def see_logits(folder):
 def compare_with_reference(family, folder):
     """Assert that our logits are those of `transformers`, and return them."""
     inputs, ours = see_logits(folder)
-    reference = getattr(transformers, FAMILIES[family] + "ForMaskedLM").from_pretrained(folder).eval()
+    reference = getattr(transformers, CLASSES[family] + "ForMaskedLM").from_pretrained(folder).eval()
     ids, mask = (torch.tensor(inputs[name]).long() for name in ("token_ids", "padding_mask"))
     with torch.no_grad():
         found = reference(input_ids=ids, attention_mask=mask)
@@ -90,7 +82,7 @@ def prefix_of(family):
     return f"{family}.embeddings.word_embeddings.weight"
 
 
-@pytest.mark.parametrize("family", [SLOW if family == "mobilebert" else family for family in FAMILIES])
+@pytest.mark.parametrize("family", [SLOW if family == "mobilebert" else family for family in CLASSES])
 def test_table_and_bias_of_the_head_are_read_without_the_flag(made, tmp_path, family):
     own, bias = TABLES[family]
     before = see_logits(made(family))[1]
@@ -109,7 +101,7 @@ def test_table_and_bias_of_the_head_are_read_without_the_flag(made, tmp_path, fa
     compare_with_reference(family, tmp_path / "again")
 
 
-@pytest.mark.parametrize("family", [SLOW if family == "mobilebert" else family for family in FAMILIES])
+@pytest.mark.parametrize("family", [SLOW if family == "mobilebert" else family for family in CLASSES])
 def test_tied_tensors_are_read_under_either_name(made, tmp_path, family):
     own, bias = TABLES[family]
     before = see_logits(made(family))[1]

@@ -10,18 +10,13 @@ from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.training.fit import check_objective
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.pretraining.pretrain import pretrain
+from tests.contracts import CLASSES
 from tests.oracles.objective_records import write_objective_records
 from tests.oracles.tiny_records import make_tiny_config
 from tests.training.finetune_cases import LENGTH, finetune_case
 from tests.training.test_objectives import SETTINGS, SHAPE
 
-FAMILIES = {
-    "albert": "Albert",
-    "distilbert": "DistilBert",
-    "electra": "Electra",
-    "mobilebert": "MobileBert",
-    "roberta": "Roberta",
-}
+FAMILIES = {name: prefix for name, prefix in CLASSES.items() if name != "bert"}
 
 
 # Electra has the most parts; the others differ from BERT by less.
