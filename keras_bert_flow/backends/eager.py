@@ -19,7 +19,7 @@ class LayerWalk:
     Where all of them compute in float32, no input is cast to the type of a layer, and they are called by `call_of`.
 
     Args:
-        model: a functional model; what its attributes say of its graph no longer changes.
+        model: a functional model.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -30,7 +30,8 @@ class LayerWalk:
             if node.operation and not node.is_input
         ]
         layers = [operation for operation, *_ in self._nodes if isinstance(operation, keras.layers.Layer)]
-        self._direct = {id(layer) for layer in layers if all(each.compute_dtype == "float32" for each in layers)}
+        is_float32 = all(layer.compute_dtype == "float32" for layer in layers)
+        self._direct = {id(layer) for layer in layers} if is_float32 else set()
         self._inputs = [*map(id, model.inputs)]
         self._outputs = model._outputs_struct
 

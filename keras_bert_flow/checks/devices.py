@@ -92,9 +92,7 @@ TPUS = {
 # Arrangements of the chips of a slice: of versions with a plane of chips, and with a cube of them
 PLANES = {4: "2x2", 8: "2x4", 16: "4x4", 32: "4x8", 64: "8x8", 128: "8x16", 256: "16x16"}
 CUBES = {4: "2x2x1", 8: "2x2x2", 16: "2x2x4", 32: "2x4x4", 64: "4x4x4", 128: "4x4x8", 256: "4x8x8"}
-
-
-FILES = (".yaml", ".yml", ".json")
+FILES = (".yaml", ".yml", ".json")  # that may describe a device
 
 
 def find_device(name: str) -> Device:

@@ -22,7 +22,9 @@ class DeviceFile(Settings):
         description="Float32 products as JAX computes them. Default: half of peak_flops on a GPU, all on a TPU.",
     )
     link_bytes_per_second: Positive | None = Field(None, description="What a chip sends to other chips.")
-    title: str | None = Field(None, description="Of a GPU: its name for XLA, such as NVIDIA H200.")
+    title: str | None = Field(
+        None, pattern=r"^[\w .,()/+-]+$", description="Of a GPU: its name for XLA, such as NVIDIA H200."
+    )
     cores: Count | None = Field(None, description="Of a GPU: streaming multiprocessors.")
     fpus: Count | None = Field(None, description="Of a GPU: float32 units of a core.")
     threads: Count | None = Field(None, description="Of a GPU: threads of a core at most.")

@@ -146,7 +146,7 @@ def import_tensors(
 
 def has_pooler(shape: EncoderShape, table: FamilyTable, saved: SavedAs, tensors: TensorMapping) -> bool:
     """Return whether a directory holds the pooler of a kind of model; a masked LM's directory does not."""
-    return not shape.pools_densely or f"{table.name_pooler(saved.architecture)}.weight" in tensors
+    return not shape.has_dense_pooler or f"{table.name_pooler(saved.architecture)}.weight" in tensors
 
 
 def list_missing(model, saved: SavedAs, tensors: TensorMapping) -> tuple[str, ...]:

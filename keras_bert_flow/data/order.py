@@ -146,17 +146,15 @@ def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) 
     masked = mask_rows(
         restore_tokens(features)[None], np.count_nonzero(features["input_mask"], keepdims=True), rule, rng
     )
-    spans = {SPAN_IDS: masked.span_ids[0]} if rule.unit == MERGED_SPAN else {}
-    return (
-        dict(features)
-        | spans
-        | {
-            "input_ids": masked.token_ids[0],
-            "masked_lm_positions": masked.positions[0],
-            "masked_lm_ids": masked.mask_ids[0],
-            "masked_lm_weights": (np.arange(rule.max_predictions) < masked.counts[0]).astype(np.float32),
-        }
-    )
+    changed = {
+        "input_ids": masked.token_ids[0],
+        "masked_lm_positions": masked.positions[0],
+        "masked_lm_ids": masked.mask_ids[0],
+        "masked_lm_weights": (np.arange(rule.max_predictions) < masked.counts[0]).astype(np.float32),
+    }
+    if rule.unit == MERGED_SPAN:
+        changed[SPAN_IDS] = masked.span_ids[0]
+    return dict(features) | changed
 
 
 def restore_tokens(features: Features) -> np.ndarray:

@@ -39,16 +39,16 @@ class Pooler(ShapedLayer):
 
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
-        if self.shape.pools_densely:
+        if self.shape.has_dense_pooler:
             self.dense = self.make_dense(self.shape.hidden_dim, "dense", self.shape.pooler_act)
 
     def build(self, sequence_shape: Shape) -> None:
-        if self.shape.pools_densely:
+        if self.shape.has_dense_pooler:
             self.dense.build((sequence_shape[0], sequence_shape[-1]))
 
     def call(self, sequence: Tensor) -> Tensor:
         first = sequence[:, 0, :]  # (batch, hidden)
-        return self.dense(first) if self.shape.pools_densely else first
+        return self.dense(first) if self.shape.has_dense_pooler else first
 
     def compute_output_shape(self, sequence_shape: Shape) -> Shape:
         return (sequence_shape[0], self.shape.hidden_dim)

@@ -146,7 +146,7 @@ def count_flops(
     return Flops(
         encoder=_count_blocks(shape, sequence_length),
         embeddings=2 * sequence_length * shape.num_segments * shape.position_dim * (2 if generator else 1),
-        pooler=(2 * hidden**2 if shape.pools_densely else 0) + 4 * hidden if use_pooler else 0,
+        pooler=(2 * hidden**2 if shape.has_dense_pooler else 0) + 4 * hidden if use_pooler else 0,
         gather=2 * masks_per_sequence * sequence_length * filler,
         masked_lm=2 * masks_per_sequence * shape.mlm_dim * (filler + shape.vocabulary_size),
         bag_of_words=2 * shape.embedding_dim * (filler + shape.vocabulary_size) if bag_of_words else 0,

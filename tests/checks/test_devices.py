@@ -78,6 +78,7 @@ def test_file_of_a_known_name_alone_is_that_device(tmp_path):
         ("like: h200\nmemory: 1e9", "`memory` is no known setting. Valid names: like, memory_bytes, "),
         ("like: h200\nmemory_bytes: -1", "`memory_bytes`: .*greater than 0. Received: -1"),
         ("like: h200\ncapability: [-1, 0]", "`capability.0`: .*greater than 0. Received: -1"),
+        ("like: h200\ntitle: 'H\"200'", "`title`: .* Received: 'H\"200'"),
         ("like: h200\ntopology: 2x2", "`topology` must not be given for a GPU. Received: like: h200. Leave it out"),
         ("like: v5e-8\ncores: 9", "`cores` must not be given for a TPU. Received: like: v5e-8. Leave it out"),
         ("like: v5e-8\ntopology: 2x2x2", "`topology` must have as many axes .* Received: 2x2x2. Try 2x4"),

@@ -62,10 +62,6 @@ class MobileBertShape(EncoderShape):
             )
 
     @property
-    def pools_densely(self) -> bool:  # type: ignore[override]  # a constant of the other families
-        return self.has_dense_pooler
-
-    @property
     def position_dim(self) -> int:
         return self.hidden_dim
 
