@@ -30,6 +30,7 @@ from keras_bert_flow.results.stages.keys import corpus_digests, drop_paths, fold
 from keras_bert_flow.results.stages.registry import IN_ORDER
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.registry import make_task
+from keras_bert_flow.text.objectives.mlm import Distillation
 from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.training.loop.logs import read_log
 
@@ -60,8 +61,9 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
     Raises:
         ValueError, StageError: as for `run_stage`.
     """
-    name = "mlm" if config.distillation is not None else config.phases[-1].records.objective
-    main_loss = f"{find_objective(name).main_score}_loss"
+    settings, last = config.distillation, config.phases[-1].records
+    trained_on = find_objective(last.objective) if settings is None else Distillation.of(settings)
+    main_loss = f"{trained_on.main_score}_loss"
     count = (0 if config.has_own_teacher else len(config.phases)) + (config.distillation is not None)
     trained = 0
 

@@ -87,7 +87,7 @@ _REGISTERED = {
     "layers.attention": ("QueryKeyValue", "QueryKeyAndValue", "MultiHeadSelfAttention"),
     "layers.dense": ("Dropout", "OutputDense", "TokenEmbedding", "Dense"),
     "layers.embeddings": ("BertEmbeddings",),
-    "layers.encoder": ("MergeTexts", "ChoiceScores", "SplitTexts", "EncoderBlock"),
+    "layers.encoder": ("MergeTexts", "ChoiceScores", "SplitTexts", "EncoderBlock", "ScoredBlock"),
     "layers.mobilebert": ("NoNorm", "TrigramEmbeddings", "FeedForward", "BottleneckBlock"),
     "layers.masks": ("AttentionBias", "UnpadInputs", "PadInputs"),
     "layers.heads": (
@@ -125,7 +125,13 @@ _REGISTERED = {
         "ContrastiveAccuracy",
     ),
     "models.pretraining.bag_of_words": ("BagOfWordsPretrainer",),
-    "models.pretraining.distiller": ("SoftTargetLosses", "HiddenStateLosses", "Distiller"),
+    "models.pretraining.distiller": (
+        "SoftTargetLosses",
+        "HiddenStateLosses",
+        "AttentionScoreLosses",
+        "LayerStateLosses",
+        "Distiller",
+    ),
     "models.pretraining.masked_lm": ("MaskedLM", "BertPretrainer"),
     "models.pretraining.replaced_tokens": ("ReplacedTokenDetector", "ReplacedTokenPretrainer"),
     "models.pretraining.span_boundary": ("SpanBoundaryTransform", "SpanBoundaryPretrainer"),

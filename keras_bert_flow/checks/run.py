@@ -74,7 +74,7 @@ def check_distillation(config: PipelineConfig) -> None:
         return
     size, last = config.vocabulary.size, config.phases[-1].records
     _check_student(config, resolve_shape(config.model, size), size)
-    if find_objective(last.objective).has_generator:
+    if config.distillation.has_head and find_objective(last.objective).has_generator:
         raise ValueError(
             f"A teacher must have a masked-LM head. Received: records.objective={last.objective}, of which a detector "
             "comes. Use mlm."
@@ -83,7 +83,9 @@ def check_distillation(config: PipelineConfig) -> None:
 
 def check_teacher_directory(config: PipelineConfig, teacher: Path) -> None:
     """Check that a model directory can be the teacher of a configuration's student."""
-    found = dict(check_masked_lm(check_initial_model(teacher)))
+    directory = check_initial_model(teacher)
+    has_head = config.needed_distillation.has_head
+    found = dict(check_masked_lm(directory) if has_head else directory.settings)
     _check_student(config, find_family(found.pop("family")).shape(**found), found["vocabulary_size"])
 
 
@@ -91,7 +93,8 @@ def _check_student(config: PipelineConfig, teacher: Any, vocabulary_size: int) -
     """Check the student against the shape of its teacher."""
     settings = config.needed_distillation
     student = resolve_shape(settings.student, vocabulary_size)
-    check_teacher(student, teacher, settings.hidden_state_weight)
+    weights = settings.hidden_state_weight, settings.attention_score_weight, settings.layer_state_weight
+    check_teacher(student, teacher, *weights)
     if settings.start == "teacher":
         check_start(student, teacher)
 

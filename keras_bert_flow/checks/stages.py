@@ -322,7 +322,12 @@ def check_minimal_pairs(config: PipelineConfig) -> None:
 
 def check_scored_model(config: PipelineConfig) -> None:
     """Check that the pre-trained model can score minimal pairs, if the configuration names some."""
-    objective = config.phases[-1].records.objective
+    objective, distillation = config.phases[-1].records.objective, config.distillation
+    if config.evaluation.minimal_pairs is not None and distillation is not None and not distillation.has_head:
+        raise ValueError(
+            "`evaluation.minimal_pairs` must be scored by a masked LM. Received: a distillation of layers alone, of "
+            "which none comes. Leave the pairs out, or set distillation.masked_lm_weight above 0."
+        )
     if config.evaluation.minimal_pairs is not None and find_objective(objective).main_score != "masked_lm":
         raise ValueError(
             "`evaluation.minimal_pairs` must be scored by a masked LM. Received: records.objective="

@@ -323,7 +323,8 @@ class SecondPhaseConfig(Settings):
 class DistillationConfig(Settings):
     """A smaller model distilled from the pre-trained one; what is not set here is as in `pretraining`.
 
-    Defaults: Sanh et al. 2019 (DistilBERT), section 3, and the weights of the losses in their training script.
+    Defaults: Sanh et al. 2019 (DistilBERT), section 3, and the weights of the losses in their training script. TinyBERT
+    (Jiao et al. 2020, section 3.1) compares layers alone: both weights of these at 1, the other three at 0.
     """
 
     teacher: str | None = Field(
@@ -348,6 +349,18 @@ class DistillationConfig(Settings):
         description="Weight of the cosine distance between the last hidden states of teacher and student, which must "
         "be equally wide.",
     )
+    attention_score_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the squared error of the attention scores before the softmax, summed over the student's "
+        "layers. The layers of the teacher are evenly spaced, and both have the same number of heads.",
+    )
+    layer_state_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the squared error of the embeddings and the hidden states of the same layers, after one "
+        "projection to the width of the teacher.",
+    )
     batch_size: BatchSize = 256
     accumulate_batches: AccumulateBatches = 1
     total_steps: int = Field(100_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
@@ -359,9 +372,19 @@ class DistillationConfig(Settings):
 
     @model_validator(mode="after")
     def _check_weights(self):
-        if not self.soft_target_weight + self.masked_lm_weight + self.hidden_state_weight:
+        if not (self.compares_layers or self.soft_target_weight + self.masked_lm_weight + self.hidden_state_weight):
             raise ValueError(
                 "A student must learn from something. Received: soft_target_weight, masked_lm_weight and "
-                "hidden_state_weight of 0. Set one above 0."
+                "hidden_state_weight of 0, without the weight of another loss. Set one above 0."
             )
         return self
+
+    @property
+    def compares_layers(self) -> bool:
+        """Whether the layers of the student are compared with those of the teacher."""
+        return self.attention_score_weight + self.layer_state_weight > 0
+
+    @property
+    def has_head(self) -> bool:
+        """Whether the student has a masked-LM head: not if layers alone are compared, which trains no head."""
+        return not self.compares_layers or self.soft_target_weight + self.masked_lm_weight > 0

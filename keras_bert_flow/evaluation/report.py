@@ -301,6 +301,7 @@ HEAD_ROWS = {
     "accuracy": ("accuracy, held out", ".1%"),
     "chance": ("accuracy by chance", ".1%"),
 }  # after its name
+ERROR_ROWS = {"loss": ("loss, held out", ".4g")}  # of what has no accuracy: squared errors
 RUN_ROWS = {
     "steps": ("steps", ",.0f"),
     "tokens": ("tokens", ",.0f"),
@@ -409,7 +410,7 @@ def _describe_pretraining(pretraining: Mapping[str, Any]) -> str:
     head_rows = {
         f"{head}_{ending}": (f"{head.replace('_', '-')} {name}", spec)
         for head in heads
-        for ending, (name, spec) in HEAD_ROWS.items()
+        for ending, (name, spec) in (HEAD_ROWS if f"{head}_accuracy" in pretraining else ERROR_ROWS).items()
     }
     rows = [
         [name, format(pretraining[key], spec)]

@@ -1,6 +1,8 @@
 """Multi-head self-attention: its fused projection, how its scores depend on positions, and the layer."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -293,6 +295,24 @@ def softmax_and_drop(scores: Tensor, bias: Tensor, seed: Tensor, dropped: int) -
     return drop_values(masked_softmax(scores, bias), seed, dropped)
 
 
+_kept_scores: ContextVar[list[Tensor] | None] = ContextVar("kept_scores", default=None)
+
+
+@contextmanager
+def keeping_scores() -> Iterator[list[Tensor]]:
+    """Have attention layers append the scores that they compute to a list, in the order of their calls.
+
+    Scores are before the softmax, with the bias of the mask added: float32, (batch, heads, query, key). Attention is
+    dense meanwhile, as the fused kernels keep no scores, and recomputes nothing in the backward pass.
+    """
+    kept: list[Tensor] = []
+    token = _kept_scores.set(kept)
+    try:
+        yield kept
+    finally:
+        _kept_scores.reset(token)
+
+
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class MultiHeadSelfAttention(ShapedLayer):
     """Multi-head self-attention from every token to the tokens of its text that a pattern allows.
@@ -376,7 +396,7 @@ class MultiHeadSelfAttention(ShapedLayer):
     ) -> Tensor:
         fused = call_of(self.query_key_value)(*((inputs,) if values is None else (inputs, values)))
         given = {} if relative is None else {"relative": relative}
-        if training and self.is_rematerialised:
+        if training and self.is_rematerialised and _kept_scores.get() is None:
             compute = partial(rematerialise, self, partial(self._attend, training=True), **given)
         else:
             compute = partial(self._attend, training=training, **given)
@@ -398,7 +418,8 @@ class MultiHeadSelfAttention(ShapedLayer):
         bias = attention_bias(padding_mask, self.pattern) if bias is None else bias
         dropout = self.dropout.draw(training)
         compute = partial(self._attend_densely, relative=relative, dropped=dropout[1] if dropout else 0)
-        if type(self.positions) is not Learned:  # the fused kernels take no scores
+        # The fused kernels neither take scores nor keep them.
+        if type(self.positions) is not Learned or _kept_scores.get() is not None:
             return compute(fused, bias, dropout[0] if dropout else None)
         return attend(fused, bias, padding_mask, self.pattern, self.shape.num_heads, compute, dropout)
 
@@ -408,6 +429,8 @@ class MultiHeadSelfAttention(ShapedLayer):
         length, num_heads = ops.shape(fused)[1], self.shape.num_heads
         query, key, value = split_heads(fused, length, num_heads, self.shape.head_dim)
         scores = self._score(query, key, relative)  # (batch, heads, query, key)
+        if (kept := _kept_scores.get()) is not None:
+            kept.append(ops.cast(scores, "float32") + bias)
         probabilities = softmax_and_drop(scores, bias, seed, dropped) if dropped else masked_softmax(scores, bias)
         context = matmul(ops.cast(probabilities, value.dtype), value)  # (batch, heads, query, head_dim)
         return merge_heads(context)

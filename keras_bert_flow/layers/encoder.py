@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_bert_flow.backends.kernels import add_and_norm, call_of
 from keras_bert_flow.backends.values import Shape, Tensor
-from keras_bert_flow.layers.attention import MultiHeadSelfAttention
+from keras_bert_flow.layers.attention import MultiHeadSelfAttention, keeping_scores
 from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, lora_uniform, rematerialise
 from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.layers.shape import (
@@ -234,6 +234,50 @@ def make_blocks(shape: EncoderShape, dtype: Any, name: str) -> list[EncoderBlock
         kinds = shape.find_pattern(number), shape.find_positions(number)
         blocks.append(EncoderBlock(shape, blocks[0] if blocks else None, *kinds, dtype=dtype, name=f"{name}{number}"))
     return [blocks[index * shape.num_blocks // shape.num_layers] for index in range(shape.num_layers)]
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class ScoredBlock(keras.layers.Layer):
+    """An encoder block that also outputs the scores of its attention, which are computed once.
+
+    Args:
+        block: the block, which keeps its weights and their paths.
+    Call arguments: those of the block, with padding.
+    Returns:
+        The output of the block; and the scores before the softmax, with the bias of the mask added, float32, (batch,
+        heads, query, key).
+    """
+
+    def __init__(self, block: Block, **kwargs: Any) -> None:
+        super().__init__(**{"dtype": block.dtype_policy} | kwargs)  # inputs are cast as those of the block
+        self.block = block
+
+    def build(
+        self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None
+    ) -> None:
+        if not self.block.built:
+            self.block.build(inputs_shape, padding_mask_shape)
+
+    def call(
+        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
+        with keeping_scores() as kept:
+            hidden = self.block.transform(inputs, padding_mask, bias, training)
+        return hidden, kept[0]
+
+    def compute_output_spec(
+        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
+        batch, length, _ = inputs.shape
+        scores = (batch, self.block.shape.num_heads, length, length)
+        return keras.KerasTensor(inputs.shape, self.compute_dtype), keras.KerasTensor(scores, "float32")
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"block": keras.saving.serialize_keras_object(self.block)}
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> "ScoredBlock":
+        return cls(**config | {"block": keras.saving.deserialize_keras_object(config["block"])})
 
 
 # Scan over layers: one block in the program, in a loop over the weights of all.

@@ -11,7 +11,7 @@ from keras import ops
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.by_name import load_by_name
 from keras_bert_flow.layers.dense import Dense, TokenEmbedding, truncated_normal
-from keras_bert_flow.layers.encoder import scan_blocks
+from keras_bert_flow.layers.encoder import ScoredBlock, scan_blocks
 from keras_bert_flow.layers.masks import AttentionBias, PadInputs, UnpadInputs
 from keras_bert_flow.layers.shape import EncoderShape, check_precision, check_scan
 from keras_bert_flow.models.families.family import BLOCK, DEFAULT, EMBEDDING_PROJECTION, Family, find_family
@@ -91,6 +91,21 @@ class BlockStack:
             hidden = block(hidden, padding_mask, biases[block.pattern])
             hidden_states.append(hidden)
         return self._pad(hidden, padding_mask), hidden_states
+
+    def apply_scored(self, hidden: Any, padding_mask: Any) -> tuple[list[Any], list[Any]]:
+        """Return all hidden states, with padding, and the attention scores of each layer; see `ScoredBlock`.
+
+        Args:
+            hidden: the first of the hidden states of `apply`.
+        """
+        scored = {block: ScoredBlock(block, name=f"{block.name}_scored") for block in self.blocks}
+        biases = {pattern: make_bias(padding_mask) for pattern, make_bias in self._biases.items()}
+        hidden_states, scores = [hidden], []
+        for block in self.layers:
+            hidden, of_block = scored[block](hidden, padding_mask, biases[block.pattern])
+            hidden_states.append(hidden)
+            scores.append(of_block)
+        return hidden_states, scores
 
 
 # Load and save models as model directories (presets).
@@ -328,6 +343,17 @@ class Backbone(PresetModel):
     def make_hidden_states_model(self) -> ReentrantModel:
         """Return a model with the same weights that outputs a list of hidden states: embeddings, then each layer."""
         return ReentrantModel(self.input, list(self.hidden_states), name="hidden_states")
+
+    def make_scored_model(self, name: str = "scored") -> ReentrantModel:
+        """Return a model with the same weights that outputs what a student is compared by, from one forward pass.
+
+        Outputs: `hidden_states`, a list of the embeddings and the output of each layer, (batch, length, hidden), always
+        with padding; `attention_scores`, a list of those of each layer before the softmax, with the bias of the mask
+        added, float32, (batch, heads, query, key). Its blocks are neither scanned nor rematerialised.
+        """
+        hidden_states, scores = self._stack.apply_scored(self.hidden_states[0], self.input["padding_mask"])
+        outputs = {"hidden_states": hidden_states, "attention_scores": scores}
+        return ReentrantModel(self.input, outputs, name=name)
 
     def get_config(self) -> dict[str, Any]:
         return {

@@ -165,12 +165,21 @@ def _count_blocks(shape: EncoderShape, sequence_length: int) -> int:
 # Check that a student can be distilled from a teacher; importable without Keras.
 
 
-def check_teacher(student: Any, teacher: Any, hidden_state_weight: float) -> None:
-    """Raise ValueError unless student and teacher have the same vocabulary, and width if hidden states are compared.
+def check_teacher(
+    student: Any,
+    teacher: Any,
+    hidden_state_weight: float,
+    attention_score_weight: float = 0.0,
+    layer_state_weight: float = 0.0,
+) -> None:
+    """Raise ValueError unless student and teacher have the same vocabulary, and what is compared has one shape.
+
+    Last hidden states are compared if they are equally wide, attention scores if there are as many heads, and layers if
+    each of the student has one of the teacher.
 
     Args:
         student, teacher: shapes of encoders, or backbones.
-        hidden_state_weight: weight of that loss.
+        hidden_state_weight, attention_score_weight, layer_state_weight: weights of these losses.
     """
     if student.vocabulary_size != teacher.vocabulary_size:
         raise ValueError(
@@ -183,6 +192,25 @@ def check_teacher(student: Any, teacher: Any, hidden_state_weight: float) -> Non
             f"teacher's {teacher.hidden_dim}. Set distillation.hidden_state_weight to 0, or give the student that "
             "width."
         )
+    if attention_score_weight and student.num_heads != teacher.num_heads:
+        raise ValueError(
+            f"Attention scores must be of as many heads to be compared. Received: num_heads={student.num_heads}, the "
+            f"teacher's {teacher.num_heads}. Set distillation.attention_score_weight to 0, or give the student that "
+            "number."
+        )
+    if (attention_score_weight or layer_state_weight) and teacher.num_layers % student.num_layers:
+        raise ValueError(
+            "A student whose layers are compared must have a number of layers that divides its teacher's. Received: "
+            f"num_layers={student.num_layers}, the teacher's {teacher.num_layers}. Change distillation.student."
+        )
+
+
+def map_layers(student: Any, teacher: Any) -> int:
+    """Return g: layer m of a student is compared with layer g · m of its teacher, counted from 1; 0 is the embeddings.
+
+    Source: Jiao et al. 2020 (TinyBERT), section 4.1, "uniform" mapping; arXiv:1909.10351.
+    """
+    return teacher.num_layers // student.num_layers
 
 
 def check_start(student: EncoderShape, teacher: EncoderShape) -> None:

@@ -14,8 +14,8 @@ from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
-from keras_bert_flow.models.backbone import Backbone
-from keras_bert_flow.models.pretraining.distiller import Distiller
+from keras_bert_flow.models.backbone import Backbone, PresetModel
+from keras_bert_flow.models.pretraining.distiller import Distiller, find_encoder
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.saved_as import MASKED_LM_EXTENSION
 from keras_bert_flow.models.sizes import check_start, count_flops, resolve_shape
@@ -42,7 +42,14 @@ from keras_bert_flow.training.pretraining.pretrainers import compile_pretrainer,
 from keras_bert_flow.training.processes import check_same_run, published_together
 
 SECTIONS = {"name", "seed", "backend", "model", "pretraining", "distillation"}  # in the manifest
-LOSSES = ("temperature", "soft_target_weight", "masked_lm_weight", "hidden_state_weight")
+LOSSES = (
+    "temperature",
+    "soft_target_weight",
+    "masked_lm_weight",
+    "hidden_state_weight",
+    "attention_score_weight",
+    "layer_state_weight",
+)
 
 
 def distill(
@@ -58,7 +65,8 @@ def distill(
     Args:
         config: its sections `distillation`, which is required, and `pretraining`, and the seed are used.
         records: output of `kbf records`, of any objective.
-        teacher: a model directory, ours or Hugging Face's, with a masked-LM head and the vocabulary of the records.
+        teacher: a model directory, ours or Hugging Face's, with the vocabulary of the records, and with a masked-LM
+            head unless layers alone are compared: the student is then published as an encoder without a head.
         output, report, callbacks: as for `pretraining.pretrain`.
     Raises:
         FileNotFoundError, ValueError, Interrupted: as for `pretraining.pretrain`, or the student does not fit the
@@ -92,7 +100,7 @@ def distill(
     ) as work:
         if work is None:
             return Path(output)
-        objective = Distillation(distillation.soft_target_weight > 0, distillation.hidden_state_weight > 0)
+        objective = Distillation.of(distillation)
         data = open_records(opened, student, tokenizer_of=teacher, objective=objective)
         identity = distillation_identity(config, folder, teacher, files)
         check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
@@ -107,9 +115,9 @@ def distill(
         facts = student.model_dump(mode="json", include=SECTIONS)
         with cluster.scope(), track(DISTILLATION, student, key, facts, work, cluster) as tracker:
             compile_pretrainer(model, student, cluster)
-            length, masks = data.training.sequence_length, data.count_masks()
+            length, masks = data.training.sequence_length, data.count_masks() if distillation.has_head else 0
             flops = count_flops(model.backbone.shape, length, masks, use_pooler=False).training
-            flops += count_flops(model.teacher.backbone.shape, length, masks, use_pooler=False).forward
+            flops += count_flops(find_encoder(model.teacher).shape, length, masks, use_pooler=False).forward
             metrics = train_on_records(
                 model, student, data, work, checkpoints, best, flops, report, callbacks, tracker.start, cluster
             )
@@ -124,11 +132,13 @@ def distill(
 
 def make_distiller(config: PipelineConfig, teacher: Path) -> Distiller:
     """Load the teacher, and build a student from the section `distillation`."""
-    settings = config.needed_distillation
-    known = MaskedLM.from_preset(teacher, dropout_rate=0.0, attention_dropout_rate=0.0)
-    shape = resolve_shape(settings.student, known.backbone.vocabulary_size)
-    sizes = asdict(shape) | {"num_pieces": known.backbone.shape.num_pieces}
-    student = MaskedLM(Backbone(settings.student.family, use_pooler=False, **sizes))
+    settings, still = config.needed_distillation, {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
+    known: PresetModel = (MaskedLM if settings.has_head else Backbone).from_preset(teacher, **still)
+    encoder = find_encoder(known)
+    shape = resolve_shape(settings.student, encoder.vocabulary_size)
+    sizes = asdict(shape) | {"num_pieces": encoder.shape.num_pieces}
+    student: PresetModel = Backbone(settings.student.family, use_pooler=False, **sizes)
+    student = MaskedLM(student) if settings.has_head else student
     if settings.start == "teacher":
         copy_layers(known, student)
     return Distiller(student, known, **{name: getattr(settings, name) for name in LOSSES})
@@ -139,8 +149,8 @@ def make_distiller(config: PipelineConfig, teacher: Path) -> Distiller:
 POSITIONS, SEGMENTS = "embeddings/position_embedding", "embeddings/segment_embedding"
 
 
-def copy_layers(teacher: MaskedLM, student: MaskedLM) -> None:
-    """Copy the embeddings, the head and evenly spaced blocks of a teacher, from the lowest up, to a student.
+def copy_layers(teacher: PresetModel, student: PresetModel) -> None:
+    """Copy the embeddings, the head, if any, and evenly spaced blocks of a teacher, from the lowest up, to a student.
 
     For a student without segments, the embedding of segment 0 is added to the position embeddings. As many positions
     are copied as both models have.
@@ -149,13 +159,14 @@ def copy_layers(teacher: MaskedLM, student: MaskedLM) -> None:
         ValueError: the layers do not fit; see `check_start`.
     Source: Sanh et al. 2019, section 3, who take every second layer.
     """
-    theirs, ours = teacher.backbone, student.backbone
+    theirs, ours = find_encoder(teacher), find_encoder(student)
     check_start(ours.shape, theirs.shape)
     # Some families share one block among several layers.
     per_layer = [theirs.blocks[layer * len(theirs.blocks) // theirs.num_layers] for layer in range(theirs.num_layers)]
     chosen = [per_layer[number * theirs.num_layers // len(ours.blocks)] for number in range(len(ours.blocks))]
     pairs = [(theirs.token_embedding, ours.token_embedding), *zip(chosen, ours.blocks, strict=True)]
     heads = ("mlm_transform", "mlm", *(MASKED_LM_EXTENSION if ours.shape.mlm_extension_dim else ()))
+    heads = heads if student is not ours else ()
     pairs += [(teacher.get_layer(name), student.get_layer(name)) for name in heads]
     if ours.embedding_projection is not None and theirs.embedding_projection is not None:
         pairs.append((theirs.embedding_projection, ours.embedding_projection))

@@ -20,7 +20,7 @@ def weights_of(model):
 
 
 def forward(weights, inputs, num_layers, num_heads, hidden_act="gelu"):
-    """Return (hidden states, embeddings first; pooled output)."""
+    """Return (hidden states, embeddings first; pooled output, None without a pooler)."""
     token_ids, segment_ids, mask = (inputs[key] for key in ("token_ids", "segment_ids", "padding_mask"))
     hidden = (
         weights["token_embedding/embeddings"][token_ids]
@@ -35,7 +35,17 @@ def forward(weights, inputs, num_layers, num_heads, hidden_act="gelu"):
         inner = _gelu(_dense(hidden, weights, f"{prefix}/intermediate"), hidden_act)
         outer = _dense(inner, weights, f"{prefix}/output")
         states.append(_normalise(hidden + outer, weights, f"{prefix}/output_layer_norm"))
-    return states, np.tanh(_dense(states[-1][:, 0], weights, "pooler/dense"))
+    has_pooler = "pooler/dense/kernel" in weights
+    return states, np.tanh(_dense(states[-1][:, 0], weights, "pooler/dense")) if has_pooler else None
+
+
+def attention_scores(weights, states, mask, num_heads):
+    """Return the scores of each layer before the softmax, -1e9 for masked keys, (batch, heads, query, key)."""
+    found = []
+    for index, hidden in enumerate(states[:-1]):
+        heads = _score_heads(hidden, mask, weights, f"encoder_block_{index}/attention", num_heads)
+        found.append(np.stack([scores for scores, _ in heads], axis=1))
+    return found
 
 
 def pretraining_logits(weights, sequence, pooled, mask_positions, hidden_act="gelu"):
@@ -48,9 +58,17 @@ def pretraining_logits(weights, sequence, pooled, mask_positions, hidden_act="ge
 
 
 def _attend(hidden, mask, weights, name, num_heads):
+    heads = []
+    for scores, value in _score_heads(hidden, mask, weights, name, num_heads):
+        exponents = np.exp(scores - scores.max(-1, keepdims=True))
+        heads.append(exponents / exponents.sum(-1, keepdims=True) @ value)
+    return _dense(np.concatenate(heads, axis=-1), weights, f"{name}/output")
+
+
+def _score_heads(hidden, mask, weights, name, num_heads):
+    """Yield (scores, values) of each head."""
     kernel, bias = weights[f"{name}/query_key_value/kernel"], weights[f"{name}/query_key_value/bias"]
     head_dim = hidden.shape[-1] // num_heads
-    heads = []
     for head in range(num_heads):
         start = head * 3 * head_dim  # heads-major: the three parts of a head lie together
         query, key, value = (
@@ -58,10 +76,7 @@ def _attend(hidden, mask, weights, name, num_heads):
             for cut in (slice(start + part * head_dim, start + (part + 1) * head_dim) for part in range(3))
         )
         scores = query @ key.transpose(0, 2, 1) / np.sqrt(head_dim)
-        scores = np.where(mask[:, None, :] > 0, scores, -1e9)
-        exponents = np.exp(scores - scores.max(-1, keepdims=True))
-        heads.append(exponents / exponents.sum(-1, keepdims=True) @ value)
-    return _dense(np.concatenate(heads, axis=-1), weights, f"{name}/output")
+        yield np.where(mask[:, None, :] > 0, scores, -1e9), value
 
 
 def _dense(inputs, weights, name):

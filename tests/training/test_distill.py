@@ -10,8 +10,9 @@ import keras_bert_flow as kbf
 from keras_bert_flow.checks.run import check_distillation_stage
 from keras_bert_flow.config.pretraining import DistillationConfig, ModelConfig
 from keras_bert_flow.results.manifest import check_folder
-from keras_bert_flow.results.stages.distillation import distillation_key
+from keras_bert_flow.results.stages.distillation import distillation_key, distillation_settings
 from keras_bert_flow.training.distillation import distill
+from keras_bert_flow.training.loop.identity import distillation_identity
 from keras_bert_flow.training.loop.logs import read_log
 from keras_bert_flow.training.pretraining.pretrain import pretrain
 from tests.oracles.objective_records import write_objective_records
@@ -20,6 +21,10 @@ from tests.training.test_objectives import SETTINGS, SHAPE
 
 pytestmark = pytest.mark.any_backend
 
+LAYERS_ALONE = {"soft_target_weight": 0.0, "masked_lm_weight": 0.0, "hidden_state_weight": 0.0} | {
+    "attention_score_weight": 1.0,
+    "layer_state_weight": 0.5,
+}
 STEPS = {"batch_size": 16, "total_steps": 80, "warmup_steps": 4, "learning_rate": 0.003}
 
 
@@ -67,9 +72,10 @@ def test_student_comes_near_its_teacher(records, teacher, tmp_path, family, star
     assert metrics["masked_lm_loss"] < np.log(40) - 0.3  # 40 pieces
 
 
+@pytest.mark.parametrize("layers", [{}, LAYERS_ALONE], ids=["predictions", "layers"])
 @pytest.mark.slow
-def test_killed_distillation_ends_in_the_same_bits(records, teacher, tmp_path):
-    config = make_config(total_steps=9)
+def test_killed_distillation_ends_in_the_same_bits(records, teacher, tmp_path, layers):
+    config = make_config("bert", total_steps=9, **layers) if layers else make_config(total_steps=9)
     pretraining = config.pretraining.model_copy(update={"checkpoint_every_steps": 4, "log_every_steps": 4})
     config = config.model_copy(update={"pretraining": pretraining})
 
@@ -84,14 +90,51 @@ def test_killed_distillation_ends_in_the_same_bits(records, teacher, tmp_path):
     with pytest.raises(Killed):
         distill(config, records, teacher, tmp_path / "killed", die)
     (state,) = tmp_path.glob(".killed*/checkpoints/step-00000004/state.safetensors")
-    student = kbf.MaskedLM.from_preset(whole / "model")
+    student = (kbf.Backbone if layers else kbf.MaskedLM).from_preset(whole / "model")
     kept = [name for name in load_file(state) if name.startswith("model/") and "seed" not in name]
-    assert len(kept) == len(student.weights)  # and nothing of the teacher
+    projection = [name for name in kept if "layers/projection" in name]
+    assert len(projection) == (2 if layers else 0)
+    assert len(kept) == len(student.weights) + len(projection)  # and nothing of the teacher
     steps = []
     killed = distill(config, records, teacher, tmp_path / "killed", lambda line: steps.append(line["step"]))
     assert steps == [8, 9]
     first, second = ((folder / "model" / "model.safetensors").read_bytes() for folder in (whole, killed))
     assert first == second
+
+
+def test_student_of_layers_is_an_encoder(records, untrained, tmp_path):
+    """Narrower than its teacher, which needs no head, and published without the projection."""
+    encoder = kbf.Backbone.from_preset(untrained)
+    encoder.save_to_preset(tmp_path / "bare", vocabulary_path=records / "vocab.txt")
+    shape = make_config().distillation.student.model_copy(update={"family": "bert", "hidden_dim": 16})
+    config = make_config(student=shape, start="random", total_steps=6, warmup_steps=2, **LAYERS_ALONE)
+    check_distillation_stage(config, records, tmp_path / "bare", tmp_path / "out")
+    lines = []
+    output = distill(config, records, tmp_path / "bare", tmp_path / "out", lines.append)
+    model = kbf.Backbone.from_preset(output / "model")
+    assert json.loads((output / "model" / "config.json").read_text())["architectures"] == ["BertModel"]
+    assert (model.num_layers, model.hidden_dim, model.use_pooler) == (1, 16, False)
+    names = {name.split(".")[0] for name in load_file(output / "model" / "model.safetensors")}
+    assert names == {"embeddings", "encoder"}
+    metrics = json.loads((output / "metrics.json").read_text())
+    assert metrics["parameters"] == model.count_params()
+    assert "masked_lm_loss" not in metrics and "attention_score_accuracy" not in metrics
+    total = metrics["attention_score_loss"] + 0.5 * metrics["layer_state_loss"]
+    assert metrics["distillation_loss"] == pytest.approx(total, rel=1e-6)
+    assert lines[-1]["loss"] == pytest.approx(
+        lines[-1]["attention_score_loss"] + 0.5 * lines[-1]["layer_state_loss"], rel=1e-5
+    )
+
+
+def test_settings_that_are_off_are_in_no_key(records, untrained):
+    """As results have it that were made before there were such settings."""
+    config = make_config()
+    for facts in (distillation_settings(config.student), distillation_identity(config, records, untrained)):
+        assert "hidden_state_weight" in facts["distillation"]
+        assert not {"attention_score_weight", "layer_state_weight"} & {*facts["distillation"]}
+    config = make_config("bert", **LAYERS_ALONE)
+    for facts in (distillation_settings(config.student), distillation_identity(config, records, untrained)):
+        assert facts["distillation"]["layer_state_weight"] == 0.5
 
 
 def test_key_goes_by_teacher_and_settings(records, untrained, tmp_path):
@@ -102,8 +145,10 @@ def test_key_goes_by_teacher_and_settings(records, untrained, tmp_path):
         make_config("bert"),
         make_config(total_steps=41),
         make_config(start="random"),
+        make_config(attention_score_weight=1.0),
+        make_config(layer_state_weight=1.0),
     ]
-    assert len({key, *(distillation_key(config, records, untrained) for config in others)}) == 5
+    assert len({key, *(distillation_key(config, records, untrained) for config in others)}) == 7
     watched = make_config()
     pretraining = watched.pretraining.model_copy(update={"log_every_steps": 3})
     assert key == distillation_key(watched.model_copy(update={"pretraining": pretraining}), records, untrained)
@@ -123,6 +168,10 @@ def test_what_cannot_be_is_refused_before_work(records, untrained, tmp_path):
     kbf.Backbone.from_preset(untrained).save_to_preset(tmp_path / "bare", vocabulary_path=records / "vocab.txt")
     with pytest.raises(ValueError, match="must have a masked-LM head"):
         check(make_config(), tmp_path / "bare")
+    check(make_config("bert", **LAYERS_ALONE), tmp_path / "bare")
+    heads = make_config().distillation.student.model_copy(update={"num_heads": 4})
+    with pytest.raises(ValueError, match="of as many heads to be compared. Received: num_heads=4, the teacher's 2"):
+        check(make_config(student=heads, **LAYERS_ALONE), tmp_path / "bare")
     with pytest.raises(ValueError, match="There must be a section `distillation`"):
         check(make_config().model_copy(update={"distillation": None}))
     others = write_objective_records(tmp_path / "others", "mlm")

@@ -1,5 +1,6 @@
-"""Knowledge distillation of a masked LM from a larger one."""
+"""Knowledge distillation of an encoder, with or without its masked-LM head, from a larger one."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -7,10 +8,14 @@ from keras import ops
 
 from keras_bert_flow.backends.fused import divergences, is_computable
 from keras_bert_flow.backends.values import Shape, Tensor
+from keras_bert_flow.layers.dense import Dense, truncated_normal
+from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone, PresetModel, refuse_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.sizes import check_teacher
+from keras_bert_flow.models.reentrant import ReentrantModel
+from keras_bert_flow.models.sizes import check_teacher, map_layers
 from keras_bert_flow.models.with_head import ModelWithHead
 
+LEAST_SCORE = -100.0  # attention scores down to it are those of masked keys
 SMALLEST_SQUARE = 1e-12  # lower bound of the squared norms, since padding may have zero vectors
 
 
@@ -77,22 +82,139 @@ class HiddenStateLosses(keras.layers.Layer):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class Distiller(ModelWithHead):
-    """Distil a student from a teacher: soft targets of masked tokens, the masked tokens, and hidden states.
+class AttentionScoreLosses(keras.layers.Layer):
+    """Attention distillation loss: the mean squared error of the scores before the softmax, summed over layers.
 
-    Inputs: those of a `MaskedLM`. Outputs: `mlm` of the student; `soft`, float32, (batch, masks_per_sequence, 1), and
-    `hidden`, float32, (batch, length, 1), which are losses themselves. A weight of 0 removes the output, except `mlm`.
-    The teacher is not trained, has no dropout, and is not saved in checkpoints.
+    Scores of masked keys are 0 in both models. They count in the mean, over the heads and all pairs of places of a row.
+
+    Call arguments:
+        scores: list of float32, (batch, heads, query, key). The student's, with the bias of the mask.
+        targets: those of the layers of the teacher that they are compared with.
+    Returns:
+        float32, (batch, 1, 1).
+    Source: Jiao et al. 2020 (TinyBERT), equation 7, arXiv:1909.10351; their code for masked keys.
+    """
+
+    def build(self, scores_shape: Sequence[Shape], targets_shape: Sequence[Shape] | None = None) -> None:
+        pass
+
+    def call(self, scores: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        total: Any = 0.0
+        for ours, theirs in zip(scores, targets, strict=True):
+            difference = _clear_masked(ours) - _clear_masked(ops.stop_gradient(theirs))
+            total = total + ops.mean(ops.square(difference), axis=(1, 2, 3))
+        return ops.expand_dims(total, (1, 2))
+
+    def compute_output_shape(
+        self, scores_shape: Sequence[Shape], targets_shape: Sequence[Shape] | None = None
+    ) -> Shape:
+        return (scores_shape[0][0], 1, 1)
+
+
+def _clear_masked(scores: Tensor) -> Tensor:
+    return ops.where(scores > LEAST_SCORE, scores, ops.zeros_like(scores))
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class LayerStateLosses(keras.layers.Layer):
+    """Hidden-state distillation loss of all layers: the mean squared error of each, summed over layers.
+
+    One projection, with a bias, maps the states of all layers to the width of the teacher, the embeddings as well. The
+    mean is over all places of a row, padding too.
 
     Args:
-        student: a `MaskedLM`; the model that is published.
-        teacher: a `MaskedLM` with the same vocabulary, and the same width if hidden states are compared.
+        units: width of the teacher.
+        initializer_range: standard deviation of the initial projection.
+        projection_dtype: dtype policy of the projection. Default: that of the layer.
+    Call arguments:
+        hidden: list of float, (batch, length, hidden). The student's: the embeddings, and the output of each layer.
+        targets: those of the layers of the teacher that they are compared with, (batch, length, units).
+    Returns:
+        float32, (batch, 1, 1).
+    Source: Jiao et al. 2020 (TinyBERT), equations 8 and 9, arXiv:1909.10351; that the projection is shared and has a
+        bias is in their code.
+    """
+
+    def __init__(
+        self, units: int, initializer_range: float = 0.02, projection_dtype: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.units, self.initializer_range = units, initializer_range
+        initializer = truncated_normal(initializer_range)
+        policy = projection_dtype or self.dtype_policy
+        self.projection = Dense(units, kernel_initializer=initializer, dtype=policy, name="projection")
+
+    def build(self, hidden_shape: Sequence[Shape], targets_shape: Sequence[Shape] | None = None) -> None:
+        self.projection.build(hidden_shape[0])
+
+    def call(self, hidden: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
+        total: Any = 0.0
+        for ours, theirs in zip(hidden, targets, strict=True):
+            projected = ops.cast(self.projection(ours), "float32")
+            difference = projected - ops.cast(ops.stop_gradient(theirs), "float32")
+            total = total + ops.mean(ops.square(difference), axis=(1, 2))
+        return ops.expand_dims(total, (1, 2))
+
+    def compute_output_shape(
+        self, hidden_shape: Sequence[Shape], targets_shape: Sequence[Shape] | None = None
+    ) -> Shape:
+        return (hidden_shape[0][0], 1, 1)
+
+    def get_config(self) -> dict[str, Any]:
+        own = {"units": self.units, "initializer_range": self.initializer_range}
+        policy = keras.saving.serialize_keras_object(self.projection.dtype_policy)
+        return super().get_config() | own | {"projection_dtype": policy}
+
+
+def encode_scored(model: PresetModel, inputs: Mapping[str, Tensor], name: str, **options: Any) -> dict[str, Any]:
+    """Return the outputs of `Backbone.make_scored_model`, the last hidden states as `sequence`, and those of a head.
+
+    Args:
+        model: an encoder, or a `MaskedLM`, whose head is applied to the hidden states that are returned.
+        inputs: of the model.
+        name: of the model in that which calls it.
+        options: `training` of the calls.
+    """
+    scored = find_encoder(model).make_scored_model(name)
+    outputs = scored({name: inputs[name] for name in INPUT_NAMES}, **options)
+    outputs = outputs | {"sequence": outputs["hidden_states"][-1]}
+    if isinstance(model, Backbone):
+        return outputs
+    sequence, positions = model.get_layer("mlm_transform").input
+    head = ReentrantModel([sequence, positions], model.output["mlm"], name=f"{name}_head")
+    return outputs | {"mlm": head([outputs["sequence"], inputs["mask_positions"]], **options)}
+
+
+def find_encoder(model: PresetModel) -> Backbone:
+    """Return an encoder itself, or that of a model with a head."""
+    encoder: Any = getattr(model, "backbone", model)
+    return encoder
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class Distiller(ModelWithHead):
+    """Distil a student from a teacher: soft targets of masked tokens, the masked tokens, hidden states, attention.
+
+    Inputs: those of the student. Outputs: `mlm` of a `MaskedLM`; `soft`, float32, (batch, masks_per_sequence, 1),
+    `hidden`, float32, (batch, length, 1), and `attention` and `layers`, float32, (batch, 1, 1), which are losses
+    themselves. A weight of 0 removes the output, except `mlm`. The teacher is not trained, has no dropout, and is not
+    saved in checkpoints.
+
+    Args:
+        student: a `MaskedLM`; the model that is published. An encoder without a pooler if layers alone are compared.
+        teacher: of the same kind, with the same vocabulary, and the same width if last hidden states are compared.
         temperature: of the soft targets.
-        soft_target_weight, masked_lm_weight, hidden_state_weight: of the three losses.
+        soft_target_weight, masked_lm_weight, hidden_state_weight: of the three losses of DistilBERT.
+        attention_score_weight: of the squared error of attention scores, which both must have of as many heads.
+        layer_state_weight: of the squared error of the embeddings and the hidden states of all layers of the student,
+            after one projection, which is trained and not published. For either, the layers of the student are compared
+            with evenly spaced ones of the teacher, so their number must divide that of the teacher.
     Raises:
-        ValueError: the vocabularies or the widths differ.
+        ValueError: the vocabularies, the widths, the numbers of heads or those of layers differ, or an encoder has a
+            loss that needs a head.
     Source: Sanh et al. 2019, section 3, arXiv:1910.01108. Here soft targets are computed for masked tokens only, since
-        only these are projected to the vocabulary.
+        only these are projected to the vocabulary. Jiao et al. 2020 (TinyBERT), section 3.1, arXiv:1909.10351, for the
+        last two losses.
     Example:
         >>> teacher = kbf.MaskedLM(kbf.BertBackbone.from_size("tiny", 50, use_pooler=False))
         >>> student = kbf.MaskedLM(kbf.BertBackbone.from_size("tiny", 50, use_pooler=False, num_layers=1))
@@ -107,44 +229,64 @@ class Distiller(ModelWithHead):
 
     def __init__(
         self,
-        student: ModelWithHead,
-        teacher: ModelWithHead,
+        student: PresetModel,
+        teacher: PresetModel,
         temperature: float = 2.0,
         soft_target_weight: float = 5.0,
         masked_lm_weight: float = 2.0,
         hidden_state_weight: float = 1.0,
         name: str = "distiller",
+        attention_score_weight: float = 0.0,
+        layer_state_weight: float = 0.0,
     ) -> None:
-        check_teacher(student.backbone, teacher.backbone, hidden_state_weight)
+        backbone, known = find_encoder(student), find_encoder(teacher)
+        of_layers = (attention_score_weight, layer_state_weight)
+        check_teacher(backbone, known, hidden_state_weight, *of_layers)
+        if student is backbone:
+            refuse_pooler(backbone)
+            _refuse_head_losses(soft_target_weight, masked_lm_weight)
         teacher.trainable = False
-        ours, theirs = (model.get_layer("mlm_transform").input[0] for model in (student, teacher))  # last hidden states
-        known = keras.Model(teacher.input, teacher.output | {"sequence": theirs}, name="teacher")
-        targets = known(student.input, training=False)
-        outputs = {"mlm": student.output["mlm"]}
+        encode_both = encode_scored if any(of_layers) else _encode
+        ours = encode_both(student, student.input, "student")
+        targets = encode_both(teacher, student.input, "teacher", training=False)
         weights = {"mlm": masked_lm_weight, "soft": soft_target_weight, "hidden": hidden_state_weight}
+        weights |= {"attention": attention_score_weight, "layers": layer_state_weight}
+        outputs = {"mlm": ours["mlm"]} if "mlm" in ours else {}
         if soft_target_weight:
             layer = SoftTargetLosses(temperature, dtype="float32", name="soft")
             outputs["soft"] = layer(outputs["mlm"], targets["mlm"])
         if hidden_state_weight:
             layer = HiddenStateLosses(dtype="float32", name="hidden")
-            outputs["hidden"] = layer(ours, targets["sequence"])
-        super().__init__(student.backbone, student.input, outputs, name)
+            outputs["hidden"] = layer(ours["sequence"], targets["sequence"])
+        step = map_layers(backbone, known)
+        if attention_score_weight:
+            layer = AttentionScoreLosses(dtype="float32", name="attention")
+            outputs["attention"] = layer(ours["attention_scores"], targets["attention_scores"][step - 1 :: step])
+        if layer_state_weight:
+            layer = LayerStateLosses(
+                known.hidden_dim, backbone.initializer_range, backbone.dtype_policy, dtype="float32", name="layers"
+            )
+            outputs["layers"] = layer(ours["hidden_states"], targets["hidden_states"][::step])
+        super().__init__(backbone, student.input, outputs, name)
         self.student, self.teacher = student, teacher
         self.default_loss_weights = {output: weights[output] for output in outputs}
         self.settings = {"temperature": temperature} | {
             "soft_target_weight": soft_target_weight,
             "masked_lm_weight": masked_lm_weight,
             "hidden_state_weight": hidden_state_weight,
+            "attention_score_weight": attention_score_weight,
+            "layer_state_weight": layer_state_weight,
         }
 
-    def find_published(self) -> "ModelWithHead":
+    def find_published(self) -> PresetModel:
         return self.student
 
     def list_fixed_weights(self) -> list[keras.Variable]:
         return self.teacher.variables
 
     def make_losses_and_metrics(self) -> tuple[Any, Any]:
-        return {output: token_loss() for output in self.output}, {"mlm": [token_accuracy()]}
+        metrics = {"mlm": [token_accuracy()]} if "mlm" in self.output else None
+        return {output: token_loss() for output in self.output}, metrics
 
     def get_config(self) -> dict[str, Any]:
         models = {"student": self.student, "teacher": self.teacher}
@@ -155,3 +297,22 @@ class Distiller(ModelWithHead):
     def from_config(cls, config: dict[str, Any]) -> Self:
         models = {name: keras.saving.deserialize_keras_object(config[name]) for name in ("student", "teacher")}
         return cls(**config | models)
+
+
+def _encode(model: PresetModel, inputs: Mapping[str, Tensor], name: str, **options: Any) -> dict[str, Any]:
+    """Return `mlm` and `sequence` of a `MaskedLM`, as `encode_scored` does."""
+    sequence = model.get_layer("mlm_transform").input[0]
+    if inputs is model.input:
+        return model.output | {"sequence": sequence}
+    known = keras.Model(model.input, model.output | {"sequence": sequence}, name=name)
+    outputs: dict[str, Any] = known(inputs, **options)
+    return outputs
+
+
+def _refuse_head_losses(soft_target_weight: float, masked_lm_weight: float) -> None:
+    if soft_target_weight or masked_lm_weight:
+        raise ValueError(
+            "A student without a masked-LM head must have no loss of its predictions. Received: "
+            f"soft_target_weight={soft_target_weight}, masked_lm_weight={masked_lm_weight}. Set both to 0, or give a "
+            "MaskedLM."
+        )

@@ -7,7 +7,7 @@ from typing import Any
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.stages.keys import Stage, folder_digest
-from keras_bert_flow.results.stages.pretraining import pretraining_settings
+from keras_bert_flow.results.stages.pretraining import list_off, pretraining_settings
 
 DISTILLATION = Stage(
     "distillation",
@@ -35,8 +35,9 @@ def distillation_key(
 
 def distillation_settings(student: PipelineConfig, earlier: Sequence = ()) -> dict[str, Any]:
     """Return the settings that are part of the key, from the configuration of the student."""
-    settings = pretraining_settings(student, earlier)
-    return settings | {"distillation": student.needed_distillation.model_dump(exclude={"teacher", "student"})}
+    settings, distillation = pretraining_settings(student, earlier), student.needed_distillation
+    unseen = {"teacher", "student", *list_off(distillation)}
+    return settings | {"distillation": distillation.model_dump(exclude=unseen)}
 
 
 def distillation_inputs(records: Path, teacher: Path, files: OpenedFiles | None = None) -> dict[str, str]:

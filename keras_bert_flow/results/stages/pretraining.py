@@ -25,9 +25,14 @@ MONITORING = (
     "keep_best",
     "peak_flops",
 )
-# Settings that are in a key, and in the identity of a run, only when they differ from these values: results and
-# checkpoints that were made before there were such settings keep theirs.
-ABSENT_WHEN_OFF = {"scan_layers": False, "span_boundary_weight": 1.0}
+# Settings of `pretraining` and `distillation` that are in a key, and in the identity of a run, only when they differ from
+# these values: results and checkpoints that were made before there were such settings keep theirs.
+ABSENT_WHEN_OFF = {
+    "scan_layers": False,
+    "span_boundary_weight": 1.0,
+    "attention_score_weight": 0.0,
+    "layer_state_weight": 0.0,
+}
 
 
 def pretraining_key(
@@ -51,16 +56,16 @@ def pretraining_settings(config: PipelineConfig, earlier: Sequence = ()) -> dict
     """Return the settings that are part of the key."""
     refuse_auto(pretraining=config.pretraining.precision)
     settings = config.model_dump(include={"model", "seed", "backend"})
-    unseen = {*MONITORING, *list_off(config)}
+    unseen = {*MONITORING, *list_off(config.pretraining)}
     if config.pretraining.publish != "best":  # else the evaluation interval affects which model is published
         unseen.add("evaluate_every_steps")
     settings["pretraining"] = config.pretraining.model_dump(exclude=unseen)
     return settings | ({"earlier": list(earlier)} if earlier else {})
 
 
-def list_off(config: PipelineConfig) -> list[str]:
-    """Return the settings of `ABSENT_WHEN_OFF` that are off."""
-    return [name for name, off in ABSENT_WHEN_OFF.items() if getattr(config.pretraining, name) == off]
+def list_off(settings: Any) -> list[str]:
+    """Return the settings of `ABSENT_WHEN_OFF` that a section has, and that are off."""
+    return [name for name, off in ABSENT_WHEN_OFF.items() if getattr(settings, name, None) == off]
 
 
 def pretraining_inputs(records: Path, initial_model: Path | None, files: OpenedFiles | None = None) -> dict[str, str]:

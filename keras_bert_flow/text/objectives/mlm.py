@@ -9,9 +9,10 @@ ends with the last sentence that fits whole, and half a sentence of room is left
 and continues in the next sequence.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from keras_bert_flow.text.objectives.objective import (
 from keras_bert_flow.text.rows import TokenizedDocument, TokenRows, pad_texts
 
 SPECIAL_TOKENS = 2  # [CLS] text [SEP]
+LAYER_SCORES = {"attention": "attention_score", "layers": "layer_state"}  # output of a `Distiller` → name of its scores
+LAYERS_SCORE = "distillation"  # name of the weighted sum of these
+HEAD = ("mask_positions", "mlm")  # input and output of a masked-LM head
 PADDED_PER_DOCUMENT = 1 / 32  # one padded sequence per pool of about 64 documents, doubled to be safe
 
 
@@ -56,26 +60,72 @@ class MaskedTokens(Objective):
 class Distillation(MaskedTokens):
     """Masked tokens that a teacher model predicts as well: batches for a student, from records of any objective.
 
-    Only the masked tokens of the records are used. The outputs `soft` and `hidden` of the model are losses that do not
-    depend on labels, which are 0.
+    Only the masked tokens of the records are used. Outputs of the model other than `mlm` are losses that do not depend
+    on labels, which are 0.
 
     Attributes:
-        has_soft_targets, has_hidden_states: whether the model has these outputs.
-    Source: Sanh et al. 2019 (DistilBERT), section 3; arXiv:1910.01108.
+        has_soft_targets, has_hidden_states: whether the model has the outputs `soft` and `hidden`.
+        attention_score_weight, layer_state_weight: of the outputs `attention` and `layers`; 0: the model has none.
+        has_head: whether the model has the output `mlm`. Else the held-out score is the weighted sum of the losses.
+    Source: Sanh et al. 2019 (DistilBERT), section 3; arXiv:1910.01108. Jiao et al. 2020 (TinyBERT), section 3.1;
+    arXiv:1909.10351.
     """
 
     has_words_head = False
 
     has_soft_targets: bool = True
     has_hidden_states: bool = True
+    attention_score_weight: float = 0.0
+    layer_state_weight: float = 0.0
+    has_head: bool = True
+
+    @classmethod
+    def of(cls, settings: Any) -> "Distillation":
+        """Return the objective of a section `distillation`."""
+        return cls(
+            settings.soft_target_weight > 0,
+            settings.hidden_state_weight > 0,
+            settings.attention_score_weight,
+            settings.layer_state_weight,
+            settings.has_head,
+        )
+
+    @property
+    def _layer_weights(self) -> dict[str, float]:
+        weights = {"attention": self.attention_score_weight, "layers": self.layer_state_weight}
+        return {output: weight for output, weight in weights.items() if weight}
+
+    @property
+    def scores(self) -> Mapping[str, str]:  # type: ignore[override]  # a constant of other objectives
+        return ({"mlm": "masked_lm"} if self.has_head else {}) | {
+            name: LAYER_SCORES[name] for name in self._layer_weights
+        }
+
+    @property
+    def main_score(self) -> str:  # type: ignore[override]  # a constant of other objectives
+        return "masked_lm" if self.has_head else LAYERS_SCORE
+
+    def find_further_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
+        """Return the weighted sum of the losses of layers, if there are some."""
+        means = {
+            output: sums[f"{LAYER_SCORES[output]}_loss"] / sums[f"{LAYER_SCORES[output]}_weight"]
+            for output in self._layer_weights
+        }
+        total = sum(weight * means[output] for output, weight in self._layer_weights.items())
+        return {f"{LAYERS_SCORE}_loss": total} if means else {}
 
     def make_batch(self, features: Features) -> Batch:
         x, y, weights = super().make_batch(features)
+        of_rows = np.zeros((len(x["token_ids"]), 1), "int32")
         if self.has_soft_targets:
             y, weights = y | {"soft": np.zeros_like(y["mlm"])}, weights | {"soft": weights["mlm"]}
         if self.has_hidden_states:
             labels, mask = np.zeros_like(x["token_ids"]), (x["padding_mask"] > 0).astype("float32")
             y, weights = y | {"hidden": labels}, weights | {"hidden": mask}
+        for output in self._layer_weights:
+            y, weights = y | {output: of_rows}, weights | {output: np.ones_like(of_rows, "float32")}
+        if not self.has_head:
+            x, y, weights = ({name: part[name] for name in part if name not in HEAD} for part in (x, y, weights))
         return x, y, weights
 
 

@@ -31,7 +31,7 @@ def pretraining_identity(
     """Return the identity of a pre-training run: everything but the settings in `CHANGEABLE`."""
     files = folder_files(records, opened)
     settings = config.model_dump(mode="json", include={"seed", "model", "pretraining"})
-    unseen = {*CHANGEABLE, *list_off(config)}
+    unseen = {*CHANGEABLE, *list_off(config.pretraining)}
     settings["pretraining"] = {name: value for name, value in settings["pretraining"].items() if name not in unseen}
     return settings | {
         "vocabulary": files[find_tokenizer_file(records).name],
@@ -46,7 +46,9 @@ def distillation_identity(
 ) -> dict[str, Any]:
     """Return the identity of a distillation run; see `pretraining_identity`."""
     facts = pretraining_identity(config.student, records, opened=opened)
-    settings = config.needed_distillation.model_dump(mode="json", exclude={*CHANGEABLE, "teacher", "student"})
+    distillation = config.needed_distillation
+    unseen = {*CHANGEABLE, "teacher", "student", *list_off(distillation)}
+    settings = distillation.model_dump(mode="json", exclude=unseen)
     return facts | {"distillation": settings, "teacher": folder_files(teacher), **_software(DISTILLATION)}
 
 

@@ -289,7 +289,7 @@ def train_on_records(
     def report_line(line: Mapping[str, Any]) -> None:
         if cluster.is_first:
             report(objective.name_parts(line))
-            if remark := watch.see(line):
+            if "mlm" in objective.scores and (remark := watch.see(line)):
                 _logger.warning("%s", remark)
 
     limit = None

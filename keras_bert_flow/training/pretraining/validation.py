@@ -28,6 +28,8 @@ def score_pretraining(
         `masked_lm_loss` (nats per masked token), `masked_lm_perplexity`, `masked_lm_accuracy`, `unigram_accuracy` (of
         always predicting the commonest of these tokens: the best possible without context), `loss` and `accuracy` of
         other outputs with labels under their names, and further scores of the objective; empty if there are no batches.
+        Without a masked-LM head, none of the former. Outputs that are losses themselves, (batch, positions, 1), have no
+        accuracy.
     """
     outputs = objective.scores
     sums: dict[str, float] = defaultdict(float)
@@ -36,17 +38,20 @@ def score_pretraining(
         logits = cluster.predict(model, x)
         for output, name in outputs.items():
             _add_scores(sums, name, np.asarray(logits[output]), y[output], weights[output])
-        tokens.update(y["mlm"][weights["mlm"] > 0].tolist())
+        if "mlm" in outputs:
+            tokens.update(y["mlm"][weights["mlm"] > 0].tolist())
     if cluster.processes > 1:
         sums, tokens = _add_up(sums, tokens, outputs.values(), cluster)
-    if not tokens:
+    if not any(sums[f"{name}_weight"] for name in outputs.values()):
         return {}
     scores = {}
     for name in (name for name in outputs.values() if sums[f"{name}_weight"]):
         scores[f"{name}_loss"] = sums[f"{name}_loss"] / sums[f"{name}_weight"]
-        scores[f"{name}_accuracy"] = sums[f"{name}_correct"] / sums[f"{name}_weight"]
-    scores["masked_lm_perplexity"] = float(np.exp(scores["masked_lm_loss"]))
-    scores["unigram_accuracy"] = max(tokens.values()) / tokens.total()
+        if f"{name}_correct" in sums:
+            scores[f"{name}_accuracy"] = sums[f"{name}_correct"] / sums[f"{name}_weight"]
+    if tokens:
+        scores["masked_lm_perplexity"] = float(np.exp(scores["masked_lm_loss"]))
+        scores["unigram_accuracy"] = max(tokens.values()) / tokens.total()
     return scores | objective.find_further_scores(sums)
 
 
@@ -54,7 +59,7 @@ def _add_up(
     sums: Mapping[str, float], tokens: Counter, names: Iterable[str], cluster: Cluster
 ) -> tuple[dict[str, float], Counter]:
     """Sum the sums and counts over all processes."""
-    keys = [f"{name}_{sum_name}" for name in names for sum_name in SUMS]
+    keys = [key for name in names for sum_name in SUMS if (key := f"{name}_{sum_name}") in sums]  # of each process
     size = int(-cluster.smallest(-max(tokens, default=0))) + 1
     counts = np.bincount(list(tokens), list(tokens.values()), size) if tokens else np.zeros(size)
     totals = cluster.sum(np.array([sums[key] for key in keys] + counts.tolist()))
@@ -63,13 +68,16 @@ def _add_up(
 
 
 def _add_scores(sums: dict[str, float], name: str, logits: np.ndarray, labels: np.ndarray, weights: np.ndarray) -> None:
+    sums[f"{name}_weight"] += float(weights.sum())
+    if logits.shape[-1] == 1:
+        sums[f"{name}_loss"] += float((logits[..., 0] * weights).sum(dtype=np.float64))
+        return
     chosen = np.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
     largest = logits.max(axis=-1)
     total = np.exp(logits - largest[..., None]).sum(axis=-1, dtype=np.float64)
     losses = np.log(total) + largest - chosen
     sums[f"{name}_loss"] += float((losses * weights).sum())
     sums[f"{name}_correct"] += float(((logits.argmax(axis=-1) == labels) * weights).sum())
-    sums[f"{name}_weight"] += float(weights.sum())
     sums[f"{name}_missed"] += float((-np.expm1(-losses) * weights).sum())  # the probability of another class
 
 

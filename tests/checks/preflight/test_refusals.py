@@ -65,6 +65,8 @@ WRONG_SETTINGS = {
     "records.objective=rtd": "must be one of electra for the objective rtd. Received: bert",
     "distillation={student: {size: mini}}": "of one width to be compared. Received: hidden_dim=256, the teacher's 768",
     "distillation={start: teacher, student: {size: base, num_layers: 13}}": "Received: 13 blocks for 12 layers",
+    "distillation={attention_score_weight: 1, student: {num_heads: 6}}": "Received: num_heads=6, the teacher's 12",
+    "distillation={layer_state_weight: 1, student: {num_layers: 5}}": "divides its teacher's. Received: num_layers=5",
     "distillation={teacher: nope}": "must hold config.json. Received: .*nope",
     "distillation={student: {max_positions: 64}}": "must be at most `distillation.student.max_positions`",
     "distillation={soft_target_weight: 0, masked_lm_weight: 0, hidden_state_weight: 0}": "must learn from something",
