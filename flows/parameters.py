@@ -82,6 +82,7 @@ def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
     """Resolve paths against the current working directory, so that they mean the same in every child process."""
     corpus, task, vocabulary, evaluation = config.corpus, config.task, config.vocabulary, config.evaluation
     files: dict[str, Any] = {"train": _absolute(task.train), "dev": _absolute(task.dev)}
+    teacher = config.finetuning.teacher
     files["extra_dev"] = {name: _absolute(path) for name, path in task.extra_dev.items()}
     return config.model_copy(
         update={
@@ -89,6 +90,7 @@ def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
             "initial_model": config.initial_model and _absolute(config.initial_model),
             "corpus": corpus.model_copy(update={"input": tuple(_absolute(item) for item in corpus.input)}),
             "task": task.model_copy(update=files),
+            "finetuning": config.finetuning.model_copy(update={"teacher": teacher and _absolute(teacher)}),
             "vocabulary": vocabulary.model_copy(update={"file": vocabulary.file and _absolute(vocabulary.file)}),
             "evaluation": evaluation.model_copy(
                 update={"minimal_pairs": evaluation.minimal_pairs and _absolute(evaluation.minimal_pairs)}
@@ -146,7 +148,7 @@ def check_parameters(function: str, parameters: dict[str, Any]) -> None:
         one = make_paths_absolute(load_config(file, (*overrides, *cell)))
         teacher = one.distillation.teacher if one.distillation else None
         paths = (one.runs, one.task.train, one.task.dev, *one.task.extra_dev.values(), *one.corpus.input)
-        if not any(find_address(path) for path in (*paths, one.initial_model, teacher) if path):
+        if not any(find_address(path) for path in (*paths, one.initial_model, teacher, one.finetuning.teacher) if path):
             check_run(resolve_initial_model(one), CHECKED[function])
 
 

@@ -155,6 +155,7 @@ def check_runs(config: PipelineConfig) -> None:
         return
     check_place(Path(config.runs) / "x")
     models = [config.initial_model, config.distillation.teacher if config.distillation else None]
+    models.append(config.finetuning.teacher)
     local = [model for model in models if model is not None and not find_address(model)]
     check_apart(config.runs, local, "The folder of results")
 

@@ -59,6 +59,7 @@ from keras_bert_flow.training.fit import (
     check_scanned,
     check_shape,
     check_task_length,
+    check_task_teacher,
     check_trained_part,
 )
 
@@ -282,7 +283,9 @@ def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) ->
     directory = check_initial_model(model)
     settings = dict(directory.settings)
     check_task_length(config.finetuning.sequence_length, settings["max_positions"])
-    check_trained_part(config, find_family(settings.pop("family")).shape(**settings))
+    shape = find_family(settings.pop("family")).shape(**settings)
+    check_trained_part(config, shape)
+    check_task_teacher(config, shape, directory.tokenizer)
     if config.finetuning.pooling == BAG_OF_WORDS:
         check_words_head(directory)
     if config.task.train == BUILTIN:
@@ -360,7 +363,9 @@ def check_finetuning(config: PipelineConfig) -> None:
     """Check that the pre-trained model has the positions that fine-tuning needs, and the parts that it uses."""
     config.check_finetuned_length()
     model = config.model if config.distillation is None else config.student.model
-    check_trained_part(config, resolve_shape(model, config.vocabulary.size))
+    shape = resolve_shape(model, config.vocabulary.size)
+    check_trained_part(config, shape)
+    check_task_teacher(config, shape)
     if config.finetuning.pooling == BAG_OF_WORDS and not config.pretraining.bag_of_words:
         raise ValueError(
             "`finetuning.pooling: bag_of_words` must go on from pre-training with a bag of words. Received: "

@@ -132,6 +132,18 @@ class FinetuningConfig(Settings):
         description="Publish the whole model, with LoRA merged into its weights, or an adapter in peft's format, "
         "which needs the base model.",
     )
+    teacher: str | None = Field(
+        None,
+        description="Model directory, fine-tuned on the same task, with the tokenizer of the model: the loss is the "
+        "cross-entropy against its predictions instead of the labels. Default: none.",
+    )
+    layer_epochs: int = Field(
+        0,
+        ge=0,
+        le=MOST_EPOCHS,
+        description="Epochs before `epochs` in which the encoder learns the attention scores and the hidden states of "
+        "the teacher, as in a `distillation` of layers; 10 to 20 for TinyBERT.",
+    )
     new_head: bool = Field(False, description="Initialise a new head even if the model has one for this kind of task.")
     pooling: Literal["cls", "mean", "bag_of_words"] | None = Field(
         None,
@@ -219,6 +231,7 @@ class FinetuningConfig(Settings):
             )
         if self.lora_rank is None and self.lora_output == ADAPTER:
             raise ValueError("`lora_output: adapter` must go with LoRA. Received: no lora_rank. Set it to 8, for one.")
+        self._check_teacher()
         if self.minutes is not None and (self.grid is not None or self.label_counts):
             name = "grid" if self.grid is not None else "label_counts"
             raise ValueError(
@@ -228,6 +241,26 @@ class FinetuningConfig(Settings):
         for batch_size in (self.batch_size, *(self.grid.batch_size if self.grid else ())):
             check_equal_parts(batch_size, self.accumulate_batches or 1)
         return self
+
+    def _check_teacher(self) -> None:
+        if self.layer_epochs and self.teacher is None:
+            raise ValueError(
+                f"`finetuning.layer_epochs` must go with a teacher. Received: layer_epochs={self.layer_epochs}, no "
+                "teacher. Set finetuning.teacher to its model directory."
+            )
+        if self.teacher is None:
+            return
+        partial = {"lora_rank": self.lora_rank, "frozen_layers": self.frozen_layers}
+        if given := [f"{name}={value}" for name, value in partial.items() if value is not None]:
+            raise ValueError(
+                f"`finetuning.teacher` must go with a student of which all weights are trained. Received: {given[0]}. "
+                "Leave it out."
+            )
+        if self.layer_epochs and self.minutes is not None:
+            raise ValueError(
+                "`finetuning.minutes` must go without `layer_epochs`, which it does not limit. Received: "
+                f"minutes={self.minutes:g}, layer_epochs={self.layer_epochs}. Leave out one."
+            )
 
 
 # Section `evaluation`.
@@ -290,6 +323,7 @@ def _make_section(settings: type[TaskSettings]) -> type[TaskConfig]:
 
 
 TASKS = {settings.kind: _make_section(settings) for settings in SETTINGS}
+TAUGHT = ("classification", "regression")  # kinds of task with a teacher
 POOLED = tuple(settings.kind for settings in SETTINGS if settings.is_pooled)
 HEADLESS = tuple(settings.kind for settings in SETTINGS if not settings.has_head)
 CALIBRATED = tuple(settings.kind for settings in SETTINGS if settings.is_calibrated)

@@ -13,6 +13,7 @@ from keras_bert_flow.config.finetuning import (
     CALIBRATED,
     POOLED,
     TASKS,
+    TAUGHT,
     AnyTask,
     EvaluationConfig,
     FinetuningConfig,
@@ -275,6 +276,11 @@ class PipelineConfig(Settings):
             raise ValueError(
                 f"`finetuning.head_start: probe` must go with a task of kind {', '.join(POOLED)}. Received: "
                 f"head_start=probe, kind={kind}. Leave it out."
+            )
+        if settings.teacher is not None and kind not in TAUGHT:
+            raise ValueError(
+                f"`finetuning.teacher` must go with a task of kind {', '.join(TAUGHT)}. Received: kind={kind}. Leave "
+                "it out."
             )
         if settings.calibrate and kind not in CALIBRATED:
             raise ValueError(

@@ -164,6 +164,8 @@ def _count_blocks(shape: EncoderShape, sequence_length: int) -> int:
 
 # Check that a student can be distilled from a teacher; importable without Keras.
 
+LAYER_SETTINGS = {"distillation": "attention_score_weight", "finetuning": "layer_epochs"}  # 0: no heads are compared
+
 
 def check_teacher(
     student: Any,
@@ -171,6 +173,7 @@ def check_teacher(
     hidden_state_weight: float,
     attention_score_weight: float = 0.0,
     layer_state_weight: float = 0.0,
+    section: str = "distillation",
 ) -> None:
     """Raise ValueError unless student and teacher have the same vocabulary, and what is compared has one shape.
 
@@ -180,6 +183,7 @@ def check_teacher(
     Args:
         student, teacher: shapes of encoders, or backbones.
         hidden_state_weight, attention_score_weight, layer_state_weight: weights of these losses.
+        section: of the configuration that the error is about.
     """
     if student.vocabulary_size != teacher.vocabulary_size:
         raise ValueError(
@@ -195,13 +199,13 @@ def check_teacher(
     if attention_score_weight and student.num_heads != teacher.num_heads:
         raise ValueError(
             f"Attention scores must be of as many heads to be compared. Received: num_heads={student.num_heads}, the "
-            f"teacher's {teacher.num_heads}. Set distillation.attention_score_weight to 0, or give the student that "
+            f"teacher's {teacher.num_heads}. Set {section}.{LAYER_SETTINGS[section]} to 0, or give the student that "
             "number."
         )
     if (attention_score_weight or layer_state_weight) and teacher.num_layers % student.num_layers:
         raise ValueError(
             "A student whose layers are compared must have a number of layers that divides its teacher's. Received: "
-            f"num_layers={student.num_layers}, the teacher's {teacher.num_layers}. Change distillation.student."
+            f"num_layers={student.num_layers}, the teacher's {teacher.num_layers}. Choose another student."
         )
 
 

@@ -23,7 +23,7 @@ from keras_bert_flow.results.manifest import Manifest, check_folder, is_publishe
 from keras_bert_flow.results.publishing import hold_input, holding_inputs
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_settings
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_settings
-from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_settings
+from keras_bert_flow.results.stages.finetuning import FINETUNING, OF_TEACHER, finetuning_settings
 from keras_bert_flow.results.stages.pretraining import ABSENT_WHEN_OFF, PRETRAINING, pretraining_settings
 from keras_bert_flow.results.stages.records import IMPORTED, RECORDS, records_key_of
 from keras_bert_flow.results.stages.registry import STAGES
@@ -219,7 +219,7 @@ def _read_config(values: Mapping[str, Any], sections: Sequence[str]) -> tuple[Pi
         added += [
             f"{name}.{field}"
             for field in type(read[name]).model_fields
-            if field not in values[name] and field not in ABSENT_WHEN_OFF
+            if field not in values[name] and field not in (*ABSENT_WHEN_OFF, *OF_TEACHER)
         ]
     return PipelineConfig().model_copy(update=read), tuple(added)
 

@@ -8,10 +8,13 @@ from typing import Any
 from keras_bert_flow.config.finetuning import ALL, HEADLESS, kind_of
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig
+from keras_bert_flow.conversion.adapters import check_whole
+from keras_bert_flow.conversion.directory import check_model_directory
 from keras_bert_flow.layers.shape import EncoderShape, check_precision, check_scan
 from keras_bert_flow.models.families.family import find_family
-from keras_bert_flow.models.sizes import resolve_shape
+from keras_bert_flow.models.sizes import check_teacher, resolve_shape
 from keras_bert_flow.text.objectives.objective import find_objective
+from keras_bert_flow.text.tokenizers.files import find_difference
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
@@ -109,6 +112,31 @@ def check_task_length(sequence_length: int, max_positions: int) -> None:
         raise ValueError(
             f"Examples must fit the model's {max_positions} positions. Received: finetuning.sequence_length="
             f"{sequence_length}. Lower it, or choose another model."
+        )
+
+
+def check_task_teacher(config: PipelineConfig, student: EncoderShape, tokenizer: Tokenizer | None = None) -> None:
+    """Check that the teacher of a fine-tuning, if any, fits the student.
+
+    Args:
+        student: shape of the encoder that is fine-tuned.
+        tokenizer: of that model; None if there is none yet.
+    Raises:
+        FileNotFoundError, ValueError: the teacher is missing or damaged, or does not fit.
+    """
+    settings = config.finetuning
+    if settings.teacher is None:
+        return
+    check_whole(Path(settings.teacher))
+    directory = check_model_directory(Path(settings.teacher))
+    values, weight = dict(directory.settings), float(settings.layer_epochs > 0)
+    teacher = find_family(values.pop("family")).shape(**values)
+    check_teacher(student, teacher, 0.0, weight, weight, "finetuning")
+    check_task_length(settings.sequence_length, teacher.max_positions)
+    if tokenizer is not None and (difference := find_difference(tokenizer, directory.tokenizer)) is not None:
+        raise ValueError(
+            f"A teacher must have the tokenizer of its student. Received: {settings.teacher}, with {difference}. "
+            "Choose another teacher."
         )
 
 

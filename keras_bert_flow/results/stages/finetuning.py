@@ -15,13 +15,31 @@ FINETUNING = Stage(
     reads_tables=True,
 )
 
+OF_TEACHER = ("teacher", "layer_epochs")  # settings that are in no key without a teacher
+
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:
-    settings = finetuning_settings(config)
-    return FINETUNING.make_key(settings, {"model": folder_digest(model)} | task_digests(config))
+    inputs = finetuning_inputs(config, model)
+    return FINETUNING.make_key(finetuning_settings(config), inputs | task_digests(config))
+
+
+def finetuning_inputs(config: PipelineConfig, model: Path) -> dict[str, str]:
+    """Digest the model directories of a fine-tuning."""
+    teacher = config.finetuning.teacher
+    return {"model": folder_digest(model)} | ({} if teacher is None else {"teacher": folder_digest(Path(teacher))})
 
 
 def finetuning_settings(config: PipelineConfig) -> dict[str, Any]:
     """Return the settings that are part of the key."""
     refuse_auto(finetuning=config.finetuning.precision)
-    return drop_paths(config.model_dump(include={"task", "finetuning", "backend"}))
+    settings = drop_paths(config.model_dump(include={"task", "finetuning", "backend"}))
+    return settings | {"finetuning": drop_teacher(settings["finetuning"])}
+
+
+def drop_teacher(settings: dict[str, Any]) -> dict[str, Any]:
+    """Drop the path of the teacher, whose content is digested separately; without one also what is for it alone.
+
+    Results and checkpoints that were made before there were such settings keep their keys and identities.
+    """
+    unseen = OF_TEACHER if settings["teacher"] is None else ("teacher",)
+    return {name: value for name, value in settings.items() if name not in unseen}

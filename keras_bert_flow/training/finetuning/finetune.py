@@ -25,8 +25,7 @@ from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.results.artifacts import removed_on_leaving, write_atomically
 from keras_bert_flow.results.publishing import Contents, published
-from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_key
-from keras_bert_flow.results.stages.keys import folder_digest
+from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_inputs, finetuning_key
 from keras_bert_flow.results.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
@@ -49,7 +48,7 @@ from keras_bert_flow.training.finetuning.task_data import (
     read_training,
 )
 from keras_bert_flow.training.finetuning.task_runs import PRETRAINED, RANDOM, RUN_FILE, TaskRuns
-from keras_bert_flow.training.fit import check_trained_part
+from keras_bert_flow.training.fit import check_task_teacher, check_trained_part
 
 _logger = logging.getLogger(__name__)
 
@@ -105,11 +104,14 @@ def finetune(
     # The model as it was before the first step of its pre-training, if that published it beside the model.
     folder = model.parent / INITIAL
     initial = folder if config.finetuning.compare_initial and (folder / "config.json").is_file() else None
-    inputs = hold(model, *([] if initial is None else [initial]))
+    teacher = None if config.finetuning.teacher is None else Path(config.finetuning.teacher)
+    inputs = hold(*(folder for folder in (model, initial, teacher) if folder is not None))
     check_whole(model)
     key = finetuning_key(config, model)
-    check_trained_part(config, read_shape(read_json(model / "config.json"), str(model / "config.json")))
+    shape = read_shape(read_json(model / "config.json"), str(model / "config.json"))
+    check_trained_part(config, shape)
     tokenizer = read_tokenizer(model)
+    check_task_teacher(config, shape, tokenizer)
     data = data or read_task_data(config, tokenizer)
     data = replace(data, inputs=inputs | data.inputs)
 
@@ -158,7 +160,7 @@ def finetune(
         if data.unreachable:
             write_atomically(work / UNREACHABLE, json.dumps(data.unreachable, indent=1).encode())
         facts = config.model_dump(mode="json", include={"task", "finetuning", "backend"})
-        result.contents = Contents(facts, {"model": folder_digest(model)}, data.texts)
+        result.contents = Contents(facts, finetuning_inputs(config, model), data.texts)
     return output
 
 

@@ -321,9 +321,9 @@ def _find_order(examples: Sequence[Any], count: int) -> str:
 
 
 def fetch_tables(config: PipelineConfig) -> PipelineConfig:
-    """Return a configuration with local paths for the tables of the task and of minimal pairs.
+    """Return a configuration with local paths for the tables of the task and of minimal pairs, and for a teacher.
 
-    Remote tables are fetched through the cache; local paths are unchanged. Keys are digests of the bytes, so a table
+    Remote ones are fetched through the cache; local paths are unchanged. Keys are digests of the bytes, so a table
     and a remote copy of it are the same input.
 
     Raises:
@@ -333,8 +333,10 @@ def fetch_tables(config: PipelineConfig) -> PipelineConfig:
     tables: dict[str, Any] = {"train": fetch_table(task.train), "dev": fetch_table(task.dev)}
     tables["extra_dev"] = {name: fetch_table(path) for name, path in task.extra_dev.items()}
     pairs = evaluation.minimal_pairs and fetch_table(evaluation.minimal_pairs)
+    teacher = {"teacher": config.finetuning.teacher and fetch_table(config.finetuning.teacher)}
     return config.model_copy(
         update={
+            "finetuning": config.finetuning.model_copy(update=teacher),
             "task": task.model_copy(update=tables),
             "evaluation": evaluation.model_copy(update={"minimal_pairs": pairs}),
         }

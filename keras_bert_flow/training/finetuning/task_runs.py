@@ -30,6 +30,7 @@ from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.vocabulary import VOCABULARY_FILE
 from keras_bert_flow.training.finetuning.starts import LinearProbe, choose_trained_part, find_units
 from keras_bert_flow.training.finetuning.task_data import TaskData, find_label_words
+from keras_bert_flow.training.finetuning.teaching import LAYERS, load_teacher, match_layers, take_predictions
 from keras_bert_flow.training.loop.checkpoints import BestCheckpoint, Checkpoints
 from keras_bert_flow.training.loop.identity import finetuning_identity, list_changes
 from keras_bert_flow.training.loop.logs import Tracker, read_log
@@ -89,6 +90,8 @@ class TaskRuns:
         self._field = f"dev_{data.task.main_metric}"
         self._key, self._order = key, tuple(order)
         self._classifier: Any = None
+        self._teacher: Any = None
+        self._taught = data.train  # with the predictions of the teacher, if any, once it is loaded
         self._probe: LinearProbe | None = None
 
     def finish(
@@ -116,8 +119,11 @@ class TaskRuns:
         run = {"start": start, "seed": seed}
         ends_at = None if seconds is None else time.monotonic() + seconds
         if not self._is_finished(folder):
+            if self._settings.teacher is not None and self._teacher is None:  # before this run is seeded
+                self._teacher = load_teacher(Path(self._settings.teacher), self._data.task)
+                self._taught = take_predictions(self._data.train, self._teacher, self._settings.max_widths)
             is_head_new = self._take_first_state(start, seed)
-            batches = make_batches(self._config, self._data.train, seed, self._parts)
+            batches = make_batches(self._config, self._taught, seed, self._parts)
             self._compile(self._settings.epochs * batches.steps_per_epoch)
             folder.mkdir(parents=True, exist_ok=True)
             try:
@@ -136,7 +142,7 @@ class TaskRuns:
                 run |= {"seconds": None, "score": None, "failure": str(error)}
             self._data.inputs.check()
             write_atomically(folder / RUN_FILE, json.dumps(run | {"identity": self.identity}).encode())
-        for name in (CHECKPOINTS, BEST):  # also if a previous process was killed before this
+        for name in (CHECKPOINTS, BEST, f"{LAYERS}/{CHECKPOINTS}"):  # also if a previous process was killed before this
             shutil.rmtree(folder / name, ignore_errors=True)
         return read_json_object(folder / RUN_FILE)
 
@@ -213,6 +219,25 @@ class TaskRuns:
                 words = find_label_words(settings.label_words, self._data.task.labels, self._tokenizer)
                 self._probe = LinearProbe(model, self._data.task.kind, words)
             self._probe.start_head(self._data.train, settings.max_widths, run["seed"])
+        about: dict[str, Any] = {"run": name, "total_steps": total_steps}
+        if folder in self._order:
+            about |= {"run_number": self._order.index(folder) + 1, "run_count": len(self._order)}
+        if settings.layer_epochs and not checkpoints.find()[0]:  # else the encoder has begun to learn predictions
+            match_layers(
+                model.backbone,
+                self._teacher.backbone,
+                self._data.train,
+                settings,
+                lambda features: make_batches(self._config, features, run["seed"], self._parts),
+                self._make_optimizer,
+                folder / LAYERS,
+                run["seed"],
+                identity,
+                self._data.inputs,
+                lambda line: self._report(about | {"run": f"{name}/{LAYERS}"} | dict(line)),
+                self._callbacks,
+                LOGS_A_RUN,
+            )
         best = BestCheckpoint(folder / BEST, identity, is_needed=is_chosen, inputs=self._data.inputs)
         callbacks = self._callbacks
         if settings.patience_epochs is not None:
@@ -236,9 +261,6 @@ class TaskRuns:
                 least_steps=min(LEAST_STEPS, batches.steps_per_epoch),
                 final_evaluations=1 + bool(settings.calibrate),
             )
-        about: dict[str, Any] = {"run": name, "total_steps": total_steps}
-        if folder in self._order:
-            about |= {"run_number": self._order.index(folder) + 1, "run_count": len(self._order)}
         seconds = train(
             model,
             lambda step: read_batches(batches, step),
@@ -297,26 +319,30 @@ class TaskRuns:
         calibrated = {**outputs, ONLY_OUTPUT: found.apply(outputs[ONLY_OUTPUT])}
         return found, self._score_outputs(calibrated)[data.task.main_metric]
 
-    def _compile(self, total_steps: int) -> None:
-        """Compile the classifier, or reset its optimizer if it is already compiled."""
+    def _make_optimizer(self, model: Any, total_steps: int) -> keras.optimizers.Optimizer:
+        """Return the optimizer for a model with an encoder, with the schedule of a number of steps."""
         settings = self._settings
-        if self._classifier.compiled:
-            self._classifier.optimizer.reset()
-            return
         warmup_steps = int(settings.warmup_fraction * total_steps)
         schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
         schedule = schedule if settings.minutes is None else PacedSteps(schedule)
-        optimizer = make_guarded_optimizer(
+        return make_guarded_optimizer(
             settings.optimizer,
             schedule,
             settings.weight_decay,
             settings.clip_norm,
-            find_rate_factors(self._classifier.backbone, settings.layer_decay),
+            find_rate_factors(model.backbone, settings.layer_decay),
             epsilon=settings.epsilon,
             accumulate_batches=settings.accumulate_batches,
             precision=settings.precision,
             advice=FLOAT16_ADVICE if settings.precision == "mixed_float16" else ADVICE,
         )
+
+    def _compile(self, total_steps: int) -> None:
+        """Compile the classifier, or reset its optimizer if it is already compiled."""
+        if self._classifier.compiled:
+            self._classifier.optimizer.reset()
+            return
+        optimizer = self._make_optimizer(self._classifier, total_steps)
         model = self._classifier
         # `TaskBatches` divides the weights of tags and of parts, so the losses use sum reduction.
         are_sums = self._data.train.labelled_tokens.any() or self._parts > 1

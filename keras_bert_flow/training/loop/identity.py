@@ -10,7 +10,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.stages.distillation import DISTILLATION
-from keras_bert_flow.results.stages.finetuning import FINETUNING
+from keras_bert_flow.results.stages.finetuning import FINETUNING, drop_teacher
 from keras_bert_flow.results.stages.keys import Stage, folder_files, task_digests
 from keras_bert_flow.results.stages.pretraining import MONITORING, PRETRAINING, list_off
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
@@ -56,8 +56,10 @@ def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
     """Return the identity of a fine-tuning run, which must not change when it is resumed."""
     settings = {
         "task": config.task.model_dump(mode="json", exclude={"name", "train", "dev", "extra_dev"}),
-        "finetuning": config.finetuning.model_dump(mode="json"),
+        "finetuning": drop_teacher(config.finetuning.model_dump(mode="json")),
     }
+    if config.finetuning.teacher is not None:
+        settings["teacher"] = folder_files(Path(config.finetuning.teacher))
     return settings | {"model": folder_files(model), "tables": task_digests(config), **_software(FINETUNING)}
 
 
