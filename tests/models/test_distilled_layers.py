@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.models.pretraining.distiller import AttentionScoreLosses
+from keras_bert_flow.layers.encoder import ScoredBlock
+from keras_bert_flow.models.pretraining.distiller import AttentionScoreLosses, LayerStateLosses
 from tests.oracles import numpy_bert
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.task_models import call
@@ -155,6 +156,26 @@ def test_configuration_comes_back(has_head):
     twin.set_weights(model.get_weights())
     for name, value in call(model, x).items():
         np.testing.assert_array_equal(value, call(twin, x)[name])
+
+
+@pytest.mark.any_backend
+def test_layers_come_back_from_their_configurations():
+    states = [np.ones((2, 3, 12), "float32")]
+    mask, bias = np.ones((2, 3), "int32"), np.zeros((2, 1, 1, 3), "float32")
+    block = make_encoder(**NARROW).blocks[0]
+    cases = [
+        (LayerStateLosses(24, 0.1, "mixed_bfloat16", dtype="float32"), ([states[0]], [np.ones((2, 3, 24), "float32")])),
+        (ScoredBlock(block, name="scored"), (states[0], mask, bias)),
+    ]
+    for layer, inputs in cases:
+        expected = layer(*inputs)
+        twin = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(layer))
+        twin(*inputs)  # builds it
+        twin.set_weights(layer.get_weights())
+        assert twin.get_config() == layer.get_config()
+        found = twin(*inputs)
+        for one, other in zip(keras.tree.flatten(found), keras.tree.flatten(expected), strict=True):
+            np.testing.assert_array_equal(*map(keras.ops.convert_to_numpy, (one, other)))
 
 
 @pytest.mark.any_backend

@@ -229,7 +229,7 @@ class TaskRuns:
                 self._data.train,
                 settings,
                 lambda features: make_batches(self._config, features, run["seed"], self._parts),
-                self._make_optimizer,
+                lambda pupil, steps: make_guarded_optimizer(**self._describe_optimizer(pupil, steps)),
                 folder / LAYERS,
                 run["seed"],
                 identity,
@@ -319,31 +319,30 @@ class TaskRuns:
         calibrated = {**outputs, ONLY_OUTPUT: found.apply(outputs[ONLY_OUTPUT])}
         return found, self._score_outputs(calibrated)[data.task.main_metric]
 
-    def _make_optimizer(self, model: Any, total_steps: int) -> keras.optimizers.Optimizer:
-        """Return the optimizer for a model with an encoder, with the schedule of a number of steps."""
+    def _describe_optimizer(self, model: Any, total_steps: int) -> dict[str, Any]:
+        """Return the arguments of `make_guarded_optimizer` for a model with an encoder, and a number of steps."""
         settings = self._settings
         warmup_steps = int(settings.warmup_fraction * total_steps)
         schedule = WarmupDecay(settings.learning_rate, warmup_steps, total_steps, settings.decay, settings.decay_from)
-        schedule = schedule if settings.minutes is None else PacedSteps(schedule)
-        return make_guarded_optimizer(
-            settings.optimizer,
-            schedule,
-            settings.weight_decay,
-            settings.clip_norm,
-            find_rate_factors(model.backbone, settings.layer_decay),
-            epsilon=settings.epsilon,
-            accumulate_batches=settings.accumulate_batches,
-            precision=settings.precision,
-            advice=FLOAT16_ADVICE if settings.precision == "mixed_float16" else ADVICE,
-        )
+        return {
+            "kind": settings.optimizer,
+            "learning_rate": schedule if settings.minutes is None else PacedSteps(schedule),
+            "weight_decay": settings.weight_decay,
+            "clip_norm": settings.clip_norm,
+            "rate_factors": find_rate_factors(model.backbone, settings.layer_decay),
+            "epsilon": settings.epsilon,
+            "accumulate_batches": settings.accumulate_batches,
+            "precision": settings.precision,
+            "advice": FLOAT16_ADVICE if settings.precision == "mixed_float16" else ADVICE,
+        }
 
     def _compile(self, total_steps: int) -> None:
         """Compile the classifier, or reset its optimizer if it is already compiled."""
         if self._classifier.compiled:
             self._classifier.optimizer.reset()
             return
-        optimizer = self._make_optimizer(self._classifier, total_steps)
         model = self._classifier
+        optimizer = make_guarded_optimizer(**self._describe_optimizer(model, total_steps))
         # `TaskBatches` divides the weights of tags and of parts, so the losses use sum reduction.
         are_sums = self._data.train.labelled_tokens.any() or self._parts > 1
         losses = None
