@@ -430,7 +430,7 @@ class MultiHeadSelfAttention(ShapedLayer):
         query, key, value = split_heads(fused, length, num_heads, self.shape.head_dim)
         scores = self._score(query, key, relative)  # (batch, heads, query, key)
         if (kept := _kept_scores.get()) is not None:
-            kept.append(ops.cast(scores, "float32") + bias)
+            kept.append(ops.cast(scores, "float32") + ops.cast(bias, "float32"))
         probabilities = softmax_and_drop(scores, bias, seed, dropped) if dropped else masked_softmax(scores, bias)
         context = matmul(ops.cast(probabilities, value.dtype), value)  # (batch, heads, query, head_dim)
         return merge_heads(context)

@@ -188,8 +188,14 @@ def _cross_entropies(labels: Tensor, logits: Tensor) -> Tensor:
 
 
 def are_distributions(labels: Tensor, logits: Tensor) -> bool:
-    """Return whether labels are probabilities of classes, one-hot ones included, and not ids."""
-    return len(labels.shape) == len(logits.shape) > 1 and labels.shape[-1] == logits.shape[-1] not in (1, None)
+    """Return whether labels are probabilities of classes, one-hot ones included, and not ids.
+
+    Where batches of several widths leave the number of classes of the labels open, as on TensorFlow, ids are integers.
+    """
+    if not len(labels.shape) == len(logits.shape) > 1 or logits.shape[-1] in (1, None):
+        return False
+    is_open = labels.shape[-1] is None and "float" in keras.backend.standardize_dtype(labels.dtype)
+    return is_open or labels.shape[-1] == logits.shape[-1]
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

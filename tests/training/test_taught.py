@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import keras
 import numpy as np
 import pytest
 
@@ -10,6 +11,7 @@ import keras_bert_flow as kbf
 from keras_bert_flow.checks.stages import check_finetuning_stage
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
+from keras_bert_flow.models.defaults import are_distributions
 from keras_bert_flow.results.stages.finetuning import finetuning_key, finetuning_settings
 from keras_bert_flow.tasks.core.task import Features
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
@@ -58,6 +60,16 @@ def test_labels_become_the_predictions_of_the_teacher(teacher):
         np.testing.assert_allclose(shares, np.exp(logits) / np.exp(logits).sum(), rtol=1e-5)
     numbers = replace(features, labels={"logits": np.array([0.5, 1.0, 2.0])})
     assert take_predictions(numbers, model, 4) is numbers  # the loss of a regression is that of its labels
+
+
+def test_labels_of_an_open_number_of_classes_are_told_by_their_type():
+    """TensorFlow does not know the shapes of batches of several widths."""
+    logits, classes = keras.KerasTensor((None, 2)), keras.KerasTensor((None, None, 9))
+    assert are_distributions(keras.KerasTensor((None, None)), logits)
+    assert are_distributions(keras.KerasTensor((None, 2)), logits)
+    for labels, outputs in (((None, None), logits), ((None,), logits), ((None, None), classes), ((None, 1), logits)):
+        assert not are_distributions(keras.KerasTensor(labels, "int32"), outputs)
+    assert not are_distributions(keras.KerasTensor((None, None)), keras.KerasTensor((None, 1)))
 
 
 @pytest.mark.slow
