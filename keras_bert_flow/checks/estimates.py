@@ -247,9 +247,10 @@ def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
     random = f" and at most {most:,} in each of {runs} from random weights" if settings.compare_random else ""
     extras = [name for name, value in (("A grid", settings.grid), ("Fewer labels", settings.label_counts)) if value]
     grid = "".join(f" {name} come{'s' if name == 'A grid' else ''} on top." for name in extras)
+    layers = f"{steps_per_epoch * settings.layer_epochs:,} of layers and " if settings.layer_epochs else ""
     return [
-        f"Fine-tuning: {examples:,} examples, {steps:,} steps of {settings.batch_size} in each of {runs} runs{random}, "
-        f"where each example is one row.{grid}"
+        f"Fine-tuning: {examples:,} examples, {layers}{steps:,} steps of {settings.batch_size} in each of {runs} runs"
+        f"{random}, where each example is one row.{grid}"
     ]
 
 

@@ -27,7 +27,7 @@ from keras_bert_flow.conversion.directory_files import (
 from keras_bert_flow.conversion.tables.table import FamilyTable, find_table_of
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
-from keras_bert_flow.models.saved_as import MASKED_LM_EXTENSION, MASKED_LM_HEAD, WORDS_TRANSFORM
+from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, MASKED_LM_EXTENSION, MASKED_LM_HEAD, WORDS_TRANSFORM
 from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.publishing import verify
 from keras_bert_flow.stores.fetching import fetch
@@ -191,6 +191,19 @@ def check_words_head(model: str | Path | ModelDirectory) -> None:
                 f"`pooling: bag_of_words` must go on from the head of a bag of words. Received: {directory}, without "
                 f"`{name}`. Pre-train with `pretraining.bag_of_words` above 0, or choose another pooling."
             )
+
+
+def check_classifier(model: str | Path | ModelDirectory) -> None:
+    """Raise ValueError unless a directory has the head of a classification or a regression."""
+    directory = ModelDirectory.of(model)
+    config, tensors, _ = directory.opened
+    table = find_table_of(config, str(directory.source))
+    kernel = f"{table.name_heads(CLASSIFIER_HEAD, 'ForSequenceClassification')['classifier']}.weight"
+    if kernel not in tensors:
+        raise ValueError(
+            f"A teacher must be fine-tuned on the task of its student. Received: {directory}, without `{kernel}`. "
+            "Fine-tune it first with `kbf finetune`."
+        )
 
 
 def check_masked_lm(model: str | Path | ModelDirectory) -> dict[str, Any]:

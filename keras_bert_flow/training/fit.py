@@ -9,7 +9,7 @@ from keras_bert_flow.config.finetuning import ALL, HEADLESS, kind_of
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig
 from keras_bert_flow.conversion.adapters import check_whole
-from keras_bert_flow.conversion.directory import check_model_directory
+from keras_bert_flow.conversion.directory import check_classifier, check_model_directory
 from keras_bert_flow.layers.shape import EncoderShape, check_precision, check_scan
 from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.sizes import check_teacher, resolve_shape
@@ -129,6 +129,7 @@ def check_task_teacher(config: PipelineConfig, student: EncoderShape, tokenizer:
         return
     check_whole(Path(settings.teacher))
     directory = check_model_directory(Path(settings.teacher))
+    check_classifier(directory)
     values, weight = dict(directory.settings), float(settings.layer_epochs > 0)
     teacher = find_family(values.pop("family")).shape(**values)
     check_teacher(student, teacher, 0.0, weight, weight, "finetuning")

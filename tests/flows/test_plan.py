@@ -148,6 +148,10 @@ def test_estimates_follow_from_the_settings(config):
     assert estimate_finetuning(config, 28)[0].startswith(
         "Fine-tuning: 28 examples, 7 steps of 4 in each of 1 runs and at most 14 in each of 1 from random weights,"
     )
+    layers = config.finetuning.model_copy(update={"teacher": "there", "layer_epochs": 3, "compare_random": False})
+    assert estimate_finetuning(config.model_copy(update={"finetuning": layers}), 28)[0].startswith(
+        "Fine-tuning: 28 examples, 21 of layers and 7 steps of 4 in each of 1 runs, "
+    )
 
 
 @pytest.mark.slow

@@ -25,8 +25,8 @@ MONITORING = (
     "keep_best",
     "peak_flops",
 )
-# Settings of `pretraining` and `distillation` that are in a key, and in the identity of a run, only when they differ from
-# these values: results and checkpoints that were made before there were such settings keep theirs.
+# Settings of `pretraining` and `distillation` that are in a key, and in the identity of a run, only when they differ
+# from these values: results and checkpoints that were made before there were such settings keep theirs.
 ABSENT_WHEN_OFF = {
     "scan_layers": False,
     "span_boundary_weight": 1.0,
