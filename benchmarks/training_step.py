@@ -110,16 +110,16 @@ def timed_process(arguments: argparse.Namespace, who: str, backend: str, precisi
         command.append("--compile")
     if is_ours:
         command += [f"--optimizer={arguments.optimizer}", f"--task={arguments.task}"]
-    if who == CHECKOUT:
-        command.append(f"--package={Path(arguments.against_checkout).resolve()}")
     if is_ours and arguments.records:
         command.append(f"--records={arguments.records}")
-    with start_timed(command, arguments.threads) as timed:
+    # Another checkout is timed by its own script, which knows its modules.
+    folder = Path(arguments.against_checkout).resolve() if who == CHECKOUT else ROOT
+    with start_timed(command, arguments.threads, folder=folder) as timed:
         yield timed
 
 
 @contextmanager
-def start_timed(command: list[str], threads: int, backend: str | None = None) -> Iterator[Timed]:
+def start_timed(command: list[str], threads: int, backend: str | None = None, folder: Path = ROOT) -> Iterator[Timed]:
     environment = os.environ | {
         "OMP_NUM_THREADS": str(threads),
         "TF_NUM_INTRAOP_THREADS": str(threads),
@@ -130,7 +130,7 @@ def start_timed(command: list[str], threads: int, backend: str | None = None) ->
     if backend is not None:
         environment["KERAS_BACKEND"] = backend
     process = subprocess.Popen(
-        command, cwd=ROOT, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command, cwd=folder, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     try:
         yield Timed(process)

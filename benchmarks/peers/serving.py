@@ -30,7 +30,6 @@ def parse_shape(backends: tuple[str, ...]) -> argparse.Namespace:
     parser.add_argument("--records", help="also train from these records, and read them alone")
     parser.add_argument("--optimizer", default="adamw", choices=("adamw", "muon"))
     parser.add_argument("--task", default="pretraining", choices=("pretraining", "classification"))
-    parser.add_argument("--package", help="the folder with the keras_bert_flow to time, if not this one")
     return parser.parse_args()
 
 

@@ -1,7 +1,6 @@
-"""Run steps of this package, or of another checkout, with `fit`: on one synthetic batch, from records; read alone."""
+"""Run steps of this package with `fit`: on one synthetic batch, from records; read alone."""
 
 import os
-import sys
 from itertools import islice
 
 from benchmarks.peers.serving import endless, make_batch, parse_shape, serve
@@ -11,11 +10,8 @@ os.environ["KERAS_BACKEND"] = shape.backend
 
 import numpy as np  # noqa: E402
 
-from benchmarks.peers.memory import device_memory  # noqa: E402
-
-if shape.package:
-    sys.path.insert(0, shape.package)
 import keras_bert_flow as kbf  # noqa: E402
+from benchmarks.peers.memory import device_memory  # noqa: E402
 from keras_bert_flow.backends.runtime import keep_freed_memory  # noqa: E402
 from keras_bert_flow.training.optimizers.adam import make_guarded_optimizer  # noqa: E402
 from keras_bert_flow.training.optimizers.schedules import WarmupDecay  # noqa: E402
