@@ -10,6 +10,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -37,8 +39,13 @@ TIMEOUT_SECONDS = 1800
 PATIENCE_SECONDS = 300  # of compiling, after which the plan says how to shorten it
 
 
-def describe_device(config: PipelineConfig, name: str, has_own_precision: bool = True) -> list[str]:
-    """Return lines on what the pre-training of a configuration takes on a device, one block per phase.
+@contextmanager
+def compiling_for(
+    config: PipelineConfig, name: str, has_own_precision: bool = True
+) -> Iterator[Callable[[], list[str]]]:
+    """Compile the step of a configuration for a device beside what the caller does; end the compiler on leaving.
+
+    Yields a function that waits, and returns lines on what its pre-training takes there, one block per phase.
 
     Args:
         name: of a device or of a file that describes one; see `find_device`.
@@ -55,7 +62,23 @@ def describe_device(config: PipelineConfig, name: str, has_own_precision: bool =
     if not has_own_precision:
         settings = config.pretraining.model_copy(update={"precision": "mixed_bfloat16"})
         config = config.model_copy(update={"pretraining": settings})
-    return [line for phase in config.phases for line in _describe(phase, device, _compile(phase, device, folder))]
+    first, *later = config.phases
+    with ExitStack() as processes:
+
+        def start(phase: PipelineConfig) -> subprocess.Popen:
+            process = _start(phase, device, folder)
+            processes.callback(_end, process)
+            return process
+
+        started = start(first)
+
+        def describe() -> list[str]:
+            lines = _describe(first, device, _finish(started, device))
+            for phase in later:  # one after the other, as each takes much memory
+                lines += _describe(phase, device, _finish(start(phase), device))
+            return lines
+
+        yield describe
 
 
 def _check_chips(config: PipelineConfig, device: Device) -> None:
@@ -83,7 +106,7 @@ def check_device(name: str, is_planned: bool) -> None:
 
 
 def find_compilers(device: Device) -> Path:
-    """Return the folder of the compiler's wheels; errors as for `describe_device`."""
+    """Return the folder of the compiler's wheels; errors as for `compiling_for`."""
     try:
         installed = version("jax")
     except PackageNotFoundError as error:
@@ -121,28 +144,40 @@ def compiler_environment(device: Device, folder: Path, count: int = 1) -> dict[s
     }
 
 
-def _compile(config: PipelineConfig, device: Device, folder: Path) -> dict[str, Any]:
-    """Compile in a process of its own, and return what it found; see `main`."""
+def _start(phase: PipelineConfig, device: Device, folder: Path) -> subprocess.Popen:
+    """Start a process that compiles; see `main`."""
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead"),
+            *(json.dumps(asdict(device)), str(folder), phase.model_dump_json()),
+        ],
+        env=os.environ | compiler_environment(device, folder, phase.distribution.model_parallel or 1),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _finish(process: subprocess.Popen, device: Device) -> dict[str, Any]:
+    """Wait for a process that compiles, and return what it found."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead", json.dumps(asdict(device)), str(folder)],
-            input=config.model_dump_json(),
-            env=os.environ | compiler_environment(device, folder, config.distribution.model_parallel or 1),
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT_SECONDS,
-            check=False,
-        )
+        output, errors = process.communicate(timeout=TIMEOUT_SECONDS)
     except subprocess.TimeoutExpired as error:
         raise ValueError(
             f"The step must compile for {device.name} within {TIMEOUT_SECONDS // 60} minutes. Received: no program. "
             "Try it on a machine that does nothing else."
         ) from error
-    lines = done.stdout.splitlines()
-    if done.returncode or not lines:
-        reason = (done.stderr.strip().splitlines() or [f"status {done.returncode}"])[-1]
+    lines = output.splitlines()
+    if process.returncode or not lines:
+        reason = (errors.strip().splitlines() or [f"status {process.returncode}"])[-1]
         raise ValueError(f"The step must compile for {device.name}. Received: {reason[:300]}")
     return json.loads(lines[-1])
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.kill()
+    process.communicate()
 
 
 def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> list[str]:
@@ -201,11 +236,11 @@ def _advise(config: PipelineConfig, device: Device) -> str:
 # The process that compiles: the only part that imports JAX and Keras.
 
 
-def main(description: str, folder: str) -> None:
-    """Compile the step of the configuration on standard input, and print what it takes as one line of JSON."""
+def main(description: str, folder: str, configuration: str) -> None:
+    """Compile the step of a configuration, and print what it takes as one line of JSON."""
     sys.path.insert(0, folder)
     device = Device(**json.loads(description))
-    config = PipelineConfig.model_validate_json(sys.stdin.read())
+    config = PipelineConfig.model_validate_json(configuration)
     peak_flops = find_peak(config, device)
     import keras
 

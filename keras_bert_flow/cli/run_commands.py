@@ -7,7 +7,7 @@ import difflib
 import errno
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -97,7 +97,7 @@ def run(
     """Run the whole pipeline, from text to report, as a Prefect flow; finished stages are cached."""
     config = choose_file(config, file, "the argument")
     if device is not None:
-        from keras_bert_flow.checks.ahead import check_device, describe_device
+        from keras_bert_flow.checks.ahead import check_device, compiling_for
 
         check_device(device, plan)
     if config is None:
@@ -123,11 +123,13 @@ def run(
             raise
         return
     if plan:
-        _show_plan(settings, task)
-        if device is not None:
-            with working(f"Compiling a step for {device}"):
-                lines = describe_device(settings, device, opening.pretraining.precision != AUTO)
-            show("\n".join(["", *lines]), keep="\n")
+        has_own_precision = opening.pretraining.precision != AUTO
+        with nullcontext() if device is None else compiling_for(settings, device, has_own_precision) as describe:
+            _show_plan(settings, task)  # compiling meanwhile
+            if describe is not None:
+                with working(f"Compiling a step for {device}"):
+                    lines = describe()
+                show("\n".join(["", *lines]), keep="\n")
         command = [option for change in set or () for option in ("--set", change)]
         say_next("run", config, *command, *(["--backend", backend] if backend else []))
         return

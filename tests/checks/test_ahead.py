@@ -1,6 +1,9 @@
 """What is said of a step that was compiled for a device."""
 
+import json
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -95,6 +98,29 @@ def test_a_long_compilation_names_the_setting_that_shortens_it():
         assert none.endswith(" s:")
 
 
+@pytest.mark.parametrize("is_endless", [False, True])
+def test_compiler_works_beside_the_plan_and_ends_with_it(is_endless, monkeypatch, tmp_path):
+    started = []
+
+    def start(phase, device, folder):
+        answer = json.dumps(FOUND | {"sequence_length": phase.records.sequence_length})
+        program = "import time; time.sleep(600)" if is_endless else f"print({answer!r})"
+        command = [sys.executable, "-c", program]
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        return started[-1]
+
+    monkeypatch.setattr(ahead, "_start", start)
+    monkeypatch.setattr(ahead, "find_compilers", lambda device: tmp_path)
+    config = load_config(None, ["second_phase={sequence_length: 512, total_steps: 9}"])
+    with pytest.raises(KeyError, match="plan"), ahead.compiling_for(config, "h100") as describe:
+        assert len(started) == 1  # before it is asked
+        if not is_endless:
+            lines = "\n".join(describe())
+            assert "of 128 tokens" in lines and "of 512 tokens" in lines and len(started) == 2
+        raise KeyError("plan")
+    assert all(process.returncode is not None for process in started)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not os.environ.get(ahead.COMPILERS), reason="KBF_COMPILERS names no compilers")
 @pytest.mark.parametrize(("name", "collective"), [("h100", None), ("v5e-4", "all-reduce"), ("like: h100", None)])
@@ -106,7 +132,7 @@ def test_step_is_compiled_for_a_device(name, collective, tmp_path):
     settings = ["model.size=tiny", "pretraining.batch_size=32", "pretraining.precision=mixed_bfloat16"]
     config = load_config(Path(__file__).parents[2] / "configs" / "bert_base.yaml", settings)
     device = find_device(name)
-    found = ahead._compile(config, device, ahead.find_compilers(device))
+    found = ahead._finish(ahead._start(config, device, ahead.find_compilers(device)), device)
     # The weights and two moments in float32, of 4.4 million parameters and the heads
     assert 3 * 4 * 4.4e6 < found["memory_bytes"] < 2**30 and found["kernels"] > 100
     assert set(found["collectives"]) == ({collective} if collective else set())
