@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.backends.kernels import call_of
-from keras_bert_flow.backends.values import Tensor, list_values
+from keras_bert_flow.backends.values import Tensor, list_values, outside_scopes
 
 
 class LayerWalk:
@@ -29,10 +29,15 @@ class LayerWalk:
             for node in nodes
             if node.operation and not node.is_input
         ]
+        self._all_layers = [*model._flatten_layers()]
+        computing = [layer for layer in self._all_layers if not isinstance(layer, keras.layers.InputLayer)]
+        is_float32 = all(layer.compute_dtype == "float32" for layer in computing)
         layers = [operation for operation, *_ in self._nodes if isinstance(operation, keras.layers.Layer)]
-        is_float32 = all(layer.compute_dtype == "float32" for layer in layers)
         self._direct = {id(layer) for layer in layers} if is_float32 else set()
         self._inputs = [*map(id, model.inputs)]
+        given = model.input if type(model.input) is dict else {}
+        self._declared = {name: (len(tensor.shape), tensor.dtype) for name, tensor in given.items()}
+        self._order = [name for tensor in model.inputs for name in given if given[name] is tensor]
         self._outputs = model._outputs_struct
 
     def __call__(self, inputs: Sequence[Tensor], training: bool | None) -> Any:
@@ -45,6 +50,16 @@ class LayerWalk:
             found = [found] if len(places) == 1 and not isinstance(found, Mapping) else keras.tree.flatten(found)
             values.update(zip(places, found, strict=True))
         return _fill(self._outputs, values)
+
+    def order(self, inputs: Any) -> list[Tensor] | None:
+        """Return the values of a dict of inputs for a call; None if Keras has to convert them or to clear losses."""
+        if not self._direct or type(inputs) is not dict or inputs.keys() != self._declared.keys():
+            return None
+        for name, (rank, dtype) in self._declared.items():
+            value = inputs[name]
+            if value.ndim != rank or keras.backend.standardize_dtype(value.dtype) != dtype:
+                return None
+        return None if any(layer._losses for layer in self._all_layers) else [inputs[name] for name in self._order]
 
 
 def _list_arguments(operation: Any) -> Sequence[str]:
@@ -62,16 +77,27 @@ def _fill(structure: Any, values: Mapping[int, Tensor]) -> Any:
     return structure
 
 
-def train_step(model: Any, data: Any) -> dict[str, Tensor]:
-    """Train a compiled model on a batch, and return its metrics, as `train_step` of Keras' trainer does."""
+def train_step(
+    model: Any, data: Any, variables: Sequence[keras.Variable], walk: LayerWalk | None = None
+) -> dict[str, Tensor]:
+    """Train a compiled model on a batch, and return its metrics, as `train_step` of Keras' trainer does.
+
+    Args:
+        variables: those that are trained.
+        walk: of the model, if it may take the place of its call.
+    """
     import torch
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    outputs = model(x, training=True)
+    inputs = None if walk is None else walk.order(x)
+    if walk is None or inputs is None:
+        outputs = model(x, training=True)
+    else:
+        with outside_scopes():
+            outputs = walk(inputs, True)
     loss = model._compute_loss(x=x, y=y, y_pred=outputs, sample_weight=sample_weight, training=True)
     rows = next(value for value in keras.tree.flatten(x) if value is not None).shape[0]
     model._loss_tracker.update_state(loss, sample_weight=rows)
-    variables = model.trainable_variables
     gradients = torch.autograd.grad(model.optimizer.scale_loss(loss), list_values(variables), allow_unused=True)
     with torch.no_grad():
         model.optimizer.apply(list(gradients), variables)

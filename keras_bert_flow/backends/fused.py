@@ -9,7 +9,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.values import Tensor, is_recording
+from keras_bert_flow.backends.values import Tensor, is_outside_scopes, is_recording, value_of
 
 
 def is_computable(tensor: Tensor) -> bool:
@@ -138,8 +138,12 @@ def next_seed(generator: keras.random.SeedGenerator) -> Tensor:
         return generator.next()
     import torch
 
-    seed = generator.state.value * 1  # a copy
-    generator.state.assign(seed + torch.arange(2, dtype=seed.dtype, device=seed.device))
+    state = value_of(generator.state)
+    seed = state * 1  # a copy
+    if is_outside_scopes():
+        state[1] += 1
+    else:
+        generator.state.assign(seed + torch.arange(2, dtype=seed.dtype, device=seed.device))
     return seed
 
 

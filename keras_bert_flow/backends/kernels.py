@@ -20,7 +20,7 @@ import numpy as np
 from keras import ops
 
 from keras_bert_flow.backends.fused import drop_values
-from keras_bert_flow.backends.values import Tensor, has_packed_rows
+from keras_bert_flow.backends.values import Tensor, has_packed_rows, value_of
 
 HALF = ("bfloat16", "float16")
 LEAST_HALF = -30000.0  # far below any score, and a number of float16
@@ -329,7 +329,7 @@ def _normalise_in_torch(inputs: Tensor, layer_norm: keras.layers.LayerNormalizat
     """Return the layer norm of (..., units) as `call` does, which looks at types and shapes for as long."""
     import torch
 
-    scales = layer_norm.gamma.value, layer_norm.beta.value
+    scales = value_of(layer_norm.gamma), value_of(layer_norm.beta)
     found: Any = torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], *scales, layer_norm.epsilon)
     return found
 

@@ -13,6 +13,7 @@ import numpy as np
 
 _recording = ContextVar("recording", default=False)
 _packed_rows: ContextVar[bool | None] = ContextVar("packed_rows", default=None)
+_outside_scopes = ContextVar("outside_scopes", default=False)
 
 # A tensor of the backend, a symbolic one of Keras, or what Keras converts to one. The three backends have no type in
 # common, and a docstring or a comment gives the dtype and the shape, which no type would say.
@@ -32,12 +33,29 @@ def read_variable(variable: keras.Variable) -> np.ndarray:
 
 def value_of(value: Any) -> Tensor:
     """Return the value of a variable, in the type that its scope computes in, or a tensor as it is."""
-    return value.value if isinstance(value, keras.Variable) else value
+    if not isinstance(value, keras.Variable):
+        return value
+    return value._value if _outside_scopes.get() else value.value
 
 
 def list_values(variables: Iterable[keras.Variable]) -> list[Tensor]:
     """Return the values of variables outside of any scope: `value` looks for one, which takes longer than a product."""
     return [variable._value for variable in variables]
+
+
+@contextmanager
+def outside_scopes(is_outside: bool = True) -> Iterator[None]:
+    """Say of what is computed inside that no scope of Keras changes a variable's value or type: none is looked for."""
+    token = _outside_scopes.set(is_outside)
+    try:
+        yield
+    finally:
+        _outside_scopes.reset(token)
+
+
+def is_outside_scopes() -> bool:
+    """Return whether variables are known to be outside of any scope of Keras."""
+    return _outside_scopes.get()
 
 
 def as_tensor(variable: Any) -> Tensor:

@@ -10,7 +10,7 @@ from keras import ops
 from keras_bert_flow.backends.fused import drop_values, dropped_steps, fuse, next_seed
 from keras_bert_flow.backends.kernels import keep_inputs
 from keras_bert_flow.backends.products import matmul, project
-from keras_bert_flow.backends.values import Shape, Tensor
+from keras_bert_flow.backends.values import Shape, Tensor, outside_scopes
 from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shape
 
 # The two GELU activations of BERT and ReLU, by name.
@@ -205,10 +205,10 @@ class Dense(SavesLora, keras.layers.Dense):
     """
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        # `kernel` has the product of the matrices added, and looks up more; Keras leaves `_kernel` to subclasses.
         if not self.lora_enabled:
-            outputs = project(inputs, self.kernel, self.bias)
+            outputs = project(inputs, self._kernel, self.bias)
         else:
-            # `kernel` has the product of the matrices added; `_kernel` is an attribute that Keras leaves to subclasses.
             narrow = matmul(inputs, self.lora_kernel_a)
             added = matmul(narrow, self.lora_kernel_b) * (self.lora_alpha / self.lora_rank)
             outputs = project(inputs, self._kernel, self.bias) + added
@@ -282,7 +282,7 @@ def rematerialise(layer: keras.layers.Layer, function: Callable, *inputs: Tensor
         weight_values: list[Tensor], seed_values: list[Tensor], *arguments: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         mapping = [*zip(weights, weight_values, strict=True), *zip(seeds, seed_values, strict=True)]
-        with keras.StatelessScope(state_mapping=mapping) as scope:
+        with outside_scopes(False), keras.StatelessScope(state_mapping=mapping) as scope:
             outputs = function(*arguments[: len(inputs)], **dict(zip(named, arguments[len(inputs) :], strict=True)))
         return outputs, [scope.get_current_value(seed) for seed in seeds]
 

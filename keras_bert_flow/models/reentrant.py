@@ -10,6 +10,7 @@ from typing import Any
 import keras
 
 from keras_bert_flow.backends.eager import LayerWalk, train_step
+from keras_bert_flow.backends.kernels import call_of
 from keras_bert_flow.backends.recorded import CapturedStep
 from keras_bert_flow.backends.runtime import is_on_processor
 from keras_bert_flow.backends.steps import StatelessLoops, keeping_grad_mode, make_test_function
@@ -45,8 +46,10 @@ class ReentrantModel(keras.Model):
         return self._walk(self._standardize_inputs(inputs), training)
 
     def train_step(self, *given: Any) -> Any:
-        is_plain = keras.backend.backend() == "torch" and self.trainable_variables
-        return train_step(self, *given) if is_plain else super().train_step(*given)
+        if keras.backend.backend() != "torch" or not (variables := self.trainable_variables):
+            return super().train_step(*given)
+        is_direct = getattr(self.call, "__func__", None) is ReentrantModel.call and call_of(self) is not self
+        return train_step(self, *given, variables, self._walk if is_direct else None)  # the first call makes the walk
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         super().compile(*args, **kwargs)

@@ -88,6 +88,47 @@ def test_a_model_without_trainable_weights_is_told_by_keras():
         model.train_on_batch(x, {"sum": np.ones(2), "all": [np.ones((2, 6)), np.ones((2, 6))]})
 
 
+class Penalty(keras.layers.Layer):
+    def call(self, inputs):
+        self.add_loss(keras.ops.mean(keras.ops.square(inputs)))
+        return inputs
+
+
+def test_losses_of_layers_are_those_of_the_batch():
+    x, y = np.random.default_rng(2).normal(size=(2, 4, 3)).astype("float32")
+    found = []
+    for is_keras in (False, True):
+        keras.utils.set_random_seed(5)
+        inputs = keras.Input((3,), name="x")
+        model = ReentrantModel({"x": inputs}, Penalty()(keras.layers.Dense(3)(inputs)))
+        model.compile(keras.optimizers.SGD(0.1), loss="mse", jit_compile=False)
+        if is_keras:
+            model.train_step = lambda data, model=model: keras.Model.train_step(model, data)
+        found.append([model.train_on_batch({"x": x}, y) for _ in range(4)])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("given", [np.float64, np.int32])
+def test_inputs_of_another_type_or_rank_are_converted(given):
+    model = ReentrantModel({"x": (inputs := keras.Input((3, 1), name="x"))}, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", loss="mse", jit_compile=False)
+    losses = [
+        model.test_on_batch({"x": x}, np.ones((2, 3, 1))) == model.train_on_batch({"x": x}, np.ones((2, 3, 1)))
+        for x in [np.arange(6).reshape(2, 3, 1).astype("float32"), *[np.arange(6).reshape(2, 3).astype(given)] * 2]
+    ]
+    assert losses == [True] * 3
+
+
+def test_recomputed_blocks_draw_what_they_drew():
+    logs = []
+    for part in ("nothing", "blocks", "attention"):
+        model = make_model()
+        model.backbone.set_rematerialised(part)
+        logs.append([model.train_on_batch(INPUTS, LABELS, WEIGHTS) for _ in range(4)])
+    np.testing.assert_allclose(logs[1], logs[0], rtol=1e-6)  # another order of sums
+    np.testing.assert_allclose(logs[2], logs[0], rtol=1e-6)
+
+
 def test_a_weight_that_the_loss_does_not_see_stays():
     model = make_model(num_layers=1)
     spare = model.add_weight((2,), initializer="ones", name="spare")
