@@ -36,6 +36,7 @@ class LayerWalk:
         self._direct = {id(layer) for layer in layers} if is_float32 else set()
         self._inputs = [*map(id, model.inputs)]
         given = model.input if type(model.input) is dict else {}
+        self._first_variable = model.variables[:1]
         self._declared = {name: (len(tensor.shape), tensor.dtype) for name, tensor in given.items()}
         self._order = [name for tensor in model.inputs for name in given if given[name] is tensor]
         self._outputs = model._outputs_struct
@@ -53,11 +54,16 @@ class LayerWalk:
 
     def order(self, inputs: Any) -> list[Tensor] | None:
         """Return the values of a dict of inputs for a call; None if Keras has to convert them or to clear losses."""
+        import torch
+
         if not self._direct or type(inputs) is not dict or inputs.keys() != self._declared.keys():
             return None
+        (weight,) = list_values(self._first_variable)
         for name, (rank, dtype) in self._declared.items():
             value = inputs[name]
-            if value.ndim != rank or keras.backend.standardize_dtype(value.dtype) != dtype:
+            if not isinstance(value, torch.Tensor) or value.device != weight.device or value.ndim != rank:
+                return None
+            if keras.backend.standardize_dtype(value.dtype) != dtype:
                 return None
         return None if any(layer._losses for layer in self._all_layers) else [inputs[name] for name in self._order]
 

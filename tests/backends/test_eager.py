@@ -113,11 +113,12 @@ def test_inputs_of_another_type_or_rank_are_converted(dtype, shape):
     model = ReentrantModel({"x": (inputs := keras.Input((3, 1), name="x"))}, Dense(1)(inputs))
     model.compile("sgd", loss="mse", jit_compile=False)
     x, seen = np.arange(6).reshape(2, 3, 1).astype("float32"), []
-    for given in (x, x.astype(dtype).reshape(shape)):
-        losses = [step({"x": given}, np.ones((2, 3, 1))) for step in (model.test_on_batch, model.train_on_batch)]
+    given = x.astype(dtype).reshape(shape)
+    for value in (x, given, *map(keras.ops.convert_to_tensor, (x, given))):
+        losses = [step({"x": value}, np.ones((2, 3, 1))) for step in (model.test_on_batch, model.train_on_batch)]
         assert losses[0] == losses[1]
     model.register_forward_hook(lambda *given: seen.append(1))
-    model.train_on_batch({"x": x}, np.ones((2, 3, 1)))
+    model.train_on_batch({"x": keras.ops.ones((2, 3, 1))}, np.ones((2, 3, 1)))
     assert seen == [1]
 
 
