@@ -52,7 +52,7 @@ from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, name_re
 from keras_bert_flow.results.manifest import FileSummary
 from keras_bert_flow.results.publishing import Contents
 from keras_bert_flow.results.stages.keys import corpus_digests, hold_corpus
-from keras_bert_flow.results.stages.records import RECORDS, records_key
+from keras_bert_flow.results.stages.records import RECORDS, records_key, records_settings
 from keras_bert_flow.text.corpus.lines import check_rejected, explain_lack
 from keras_bert_flow.text.objectives.objective import check_joining, describe_mistaken, find_objective
 from keras_bert_flow.text.rows import keyed_numbers
@@ -105,7 +105,7 @@ def build_records(
         copy_tokenizer(vocabulary_file, cased, folders.work)
         facts = {"cased": tokenizer.cased, "seed": seed, "vocabulary_size": tokenizer.vocabulary_size}
         facts |= describe_rules(tokenizer)
-        return Contents(records.model_dump() | facts, corpus_digests(files, storage), counters, written)
+        return Contents(records_settings(records) | facts, corpus_digests(files, storage), counters, written)
 
     key = records_key(files, records, vocabulary_file, cased, seed, storage)
     folder = publish_result(output, RECORDS, key, build, options, inputs)

@@ -20,6 +20,7 @@ from keras_bert_flow.console.job_progress import DOCUMENTS, JobPart, note
 from keras_bert_flow.records.example import encode_records
 from keras_bert_flow.text.corpus.documents import ID_BYTES, make_document
 from keras_bert_flow.text.masking import MaskingRule
+from keras_bert_flow.text.objectives.mlm import estimate_packed
 from keras_bert_flow.text.objectives.objective import (
     ROWS,
     Estimate,
@@ -134,9 +135,9 @@ class MeasureCorpus(beam.PTransform):
 
     def __init__(self, config: RecordsConfig, exchange: Exchange):
         super().__init__()
-        self._estimate = find_objective(config.objective).estimate_instances(
-            config.sequence_length, config.short_fraction
-        )
+        length, objective = config.sequence_length, find_objective(config.objective)
+        of_pieces = objective.estimate_instances(length, config.short_fraction)
+        self._estimate = estimate_packed(length) if config.packing else of_pieces
         self._exchange = exchange
 
     def expand(self, batches):
@@ -186,6 +187,7 @@ def add_sizes(sizes: Iterable[CorpusSize]) -> CorpusSize:
 
 MASKING = JobPart("masking", DOCUMENTS)
 DOCUMENTS_A_POOL = 64  # enough for a random choice of a document, few enough to hold in memory
+PACKED_DOCUMENTS = 1024  # in a pool whose texts share rows, of which the last is not full
 TRAIN, HELD_OUT = "train", "held_out"
 # TRAIN or HELD_OUT; distinct documents, ordered by id; the number of additional copies
 DocumentPool = tuple[str, list[TokenizedDocument], int]
@@ -218,11 +220,12 @@ class PoolDocuments(beam.PTransform):
     def __init__(self, rule: RecordRule, exchange: Exchange):
         super().__init__()
         self._held_out_fraction, self._seed = rule.config.held_out_fraction, rule.seed
+        self._pool_size = PACKED_DOCUMENTS if rule.config.packing else DOCUMENTS_A_POOL
         self._exchange = exchange
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         size = beam.pvalue.AsSingleton(inputs["size"])
-        choice = (self._held_out_fraction, self._seed)
+        choice = (self._held_out_fraction, self._seed, self._pool_size)
         placed = inputs["documents"] | "ChoosePools" >> beam.FlatMap(place_documents, size, *choice)
         buckets = inputs["size"] | "ListBuckets" >> beam.FlatMap(lambda size: range(_count_buckets(size)))
         sort = self._exchange.sort("pools", read_pools, divide=find_pool)
@@ -230,7 +233,7 @@ class PoolDocuments(beam.PTransform):
 
 
 def place_documents(
-    batch: list[bytes], size: CorpusSize, held_out_fraction: float, seed: int
+    batch: list[bytes], size: CorpusSize, held_out_fraction: float, seed: int, pool_size: int = DOCUMENTS_A_POOL
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Assign packed documents to pools; yield each bucket of pools with its items: a pool's name and a document.
 
@@ -239,10 +242,11 @@ def place_documents(
         size: of the corpus.
         held_out_fraction: fraction of its documents to hold out.
         seed: seed of the choice of a document's part, training or held out, and of its pool there.
+        pool_size: documents of a pool, about.
     """
     is_held_out, pool_number = held_out_choice(held_out_fraction, seed), keyed_numbers(seed, "pool")
     shares = (1 - held_out_fraction, held_out_fraction)
-    pools = [max(1, int(size.documents * share) // DOCUMENTS_A_POOL) for share in shares]  # to train on, held out
+    pools = [max(1, int(size.documents * share) // pool_size) for share in shares]  # to train on, held out
     buckets = _count_buckets(size)
     placed: defaultdict[int, list[bytes]] = defaultdict(list)
     for packed in batch:
@@ -294,6 +298,7 @@ class BuildRecords(CountingDoFn):
             cls_id=tokenizer.cls_id,
             sep_id=tokenizer.sep_id,
             masking=MaskingRule.of(tokenizer, config.masked_fraction, config.max_predictions, config.mask_unit),
+            packing=config.packing,
         )
 
     def start_bundle(self) -> None:
@@ -333,6 +338,7 @@ class BuildRecords(CountingDoFn):
 def _encode(built: Sequence[Instances]) -> list[bytes]:
     rows, masked = [instances.rows for instances in built], [instances.masked for instances in built]
     spans = [instances.span_ids for instances in built if instances.span_ids is not None]  # of all, or of none
+    numbers = [part.text_numbers for part in rows if part.text_numbers is not None]  # likewise
     return encode_records(
         token_ids=np.concatenate([part.token_ids for part in masked]),
         segment_ids=np.concatenate([part.segment_ids for part in rows]),
@@ -342,4 +348,5 @@ def _encode(built: Sequence[Instances]) -> list[bytes]:
         mask_counts=np.concatenate([part.counts for part in masked]),
         sentence_labels=np.concatenate([part.sentence_labels for part in rows]),
         span_ids=np.concatenate(spans) if spans else None,
+        text_numbers=np.concatenate(numbers) if numbers else None,
     )

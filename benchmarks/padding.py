@@ -2,6 +2,7 @@
 
     python benchmarks/padding.py --input wiki_en_train.txt --vocab vocab.txt
     python benchmarks/padding.py --input wiki_en_train.txt --vocab vocab.txt --sequence-length 512 --max-predictions 76
+    python benchmarks/padding.py --input sentences.txt --vocab vocab.txt --objectives mlm --packing
 
 Builds the records of each objective in a temporary folder and reads the counters of their manifests.
 """
@@ -30,6 +31,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--max-predictions", type=int, default=20)
     parser.add_argument("--short-fraction", type=float, default=0.1)
     parser.add_argument("--duplication", type=int, default=1)
+    parser.add_argument("--packing", action="store_true", help="fill rows with whole documents: mlm and rtd")
     return parser.parse_args()
 
 
@@ -41,6 +43,7 @@ def count_records(arguments: argparse.Namespace, objective: str, folder: Path) -
         max_predictions=arguments.max_predictions,
         short_fraction=arguments.short_fraction,
         duplication=arguments.duplication,
+        packing=arguments.packing,
     )
     return read_manifest(build_records(corpus, records, arguments.vocab, arguments.cased, folder)).counters
 

@@ -191,6 +191,7 @@ def count_records(config: PipelineConfig, estimate: CorpusEstimate) -> float:
         tokenizer.cls_id,
         tokenizer.sep_id,
         MaskingRule.of(tokenizer, records.masked_fraction, records.max_predictions, records.mask_unit),
+        records.packing,
     )
     made = build_instances(estimate.tokenized, 1, rule, config.seed)
     count = sum(len(instances.rows.lengths) for instances in made)

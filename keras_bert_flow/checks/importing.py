@@ -125,6 +125,7 @@ def check_import(
         "vocabulary_size": tokenizer.vocabulary_size,
         "cased": tokenizer.cased,
     } | describe_rules(tokenizer)
+    config |= {"packing": True} if records.packing else {}
     return parts, tokenizer, config
 
 

@@ -48,6 +48,7 @@ class Layout:
         masked_fraction: share of tokens to choose; None if not in the manifest.
         sequence_length: tokens of a record; None: those of the first record read.
         max_predictions: slots for predictions; None: those of the first record read.
+        is_packed: whether a record may hold several texts.
     """
 
     vocabulary_size: int
@@ -57,6 +58,7 @@ class Layout:
     masked_fraction: float | None = None
     sequence_length: int | None = None
     max_predictions: int | None = None
+    is_packed: bool = False
 
     @property
     def sentence_label(self) -> SentenceLabel | None:
@@ -89,6 +91,7 @@ def make_layout(
         masked_fraction=config.get("masked_fraction"),
         sequence_length=config.get("sequence_length"),
         max_predictions=config.get("max_predictions"),
+        is_packed=config.get("packing", False),
     )
 
 
@@ -195,10 +198,13 @@ class RecordCounts:
         }
         self.totals.update({name: int(number) for name, number in totals.items()})
         self._count_predictions(ids[rows, chosen], originals[rows, chosen], rows, chosen, lengths)
-        has_special_tokens, has_segments = self._check_texts(originals, batch["segment_ids"], lengths)
+        starts = np.diff(batch["input_mask"], axis=1, prepend=0) * inside  # 1 where a text starts
+        has_special_tokens, has_segments = self._check_texts(originals, batch["segment_ids"], lengths, starts == 1)
+        is_numbered = ((batch["input_mask"] > 0) == inside) & ((starts == 0) | (starts == 1))
+        is_numbered &= (batch["input_mask"] <= 1) | self.layout.is_packed
         wrong = {
             "ids": outside[0].any(1) | outside[1].any(1),
-            "padding": ((batch["input_mask"] != inside) | (~inside & (ids != 0))).any(1),
+            "padding": (~is_numbered | (~inside & (ids != 0))).any(1),
             "special tokens": ~has_special_tokens,
             "segments": ~has_segments,
             "predictions": ~self._has_predictions(batch, predicted, lengths),
@@ -227,19 +233,23 @@ class RecordCounts:
             self.totals["over_predicted"] += int((np.bincount(rows, minlength=len(lengths)) > wanted).sum())
 
     def _check_texts(
-        self, originals: np.ndarray, segment_ids: np.ndarray, lengths: np.ndarray
+        self, originals: np.ndarray, segment_ids: np.ndarray, lengths: np.ndarray, is_start: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return for each record whether its special tokens and its segment ids are right.
 
-        A record is [CLS] ... [SEP], with one more [SEP] inside for pairs. Segment ids are 1 after the first [SEP] of a
+        A text is [CLS] ... [SEP], with one more [SEP] inside for pairs. Segment ids are 1 after the first [SEP] of a
         pair, 0 elsewhere.
+
+        Args:
+            is_start: bool, (records, sequence_length), whether a text starts here.
         """
         _, _, cls, sep, _ = self.layout.special_ids
-        last = originals[np.arange(len(originals)), np.maximum(lengths - 1, 0)]
         inside = np.arange(originals.shape[1]) < lengths[:, None]
         separators = ((originals == sep) & inside).sum(1)
-        is_alone = ((originals == cls) & inside).sum(1) == 1
-        is_framed = (originals[:, 0] == cls) & (last == sep) & is_alone
+        is_end = inside & np.concatenate([is_start[:, 1:] | ~inside[:, 1:], np.ones((len(inside), 1), bool)], axis=1)
+        is_framed = ((((originals == cls) & inside) == is_start) & ((originals == sep) | ~is_end)).all(1) & (
+            lengths > 1
+        )
         if not self.layout.sentence_label:
             return is_framed & (separators >= 1), (segment_ids == 0).all(1)
         first_sep = np.argmax(originals == sep, axis=1)

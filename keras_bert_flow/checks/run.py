@@ -56,7 +56,7 @@ def check_distillation_stage(config: PipelineConfig, records: Path, teacher: Pat
     made, student = folder.check().config, config.student
     check_model(student)
     length = student.pretraining.sequence_length or made["sequence_length"]
-    check_cutting(made.get("objective", DEFAULT), made["sequence_length"], length)
+    check_cutting(made.get("objective", DEFAULT), made["sequence_length"], length, made.get("packing", False))
     check_positions(length, student.model.max_positions)
     check_teacher_directory(config, teacher)
     check_padding(student.model, folder.tokenizer)
@@ -124,7 +124,8 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     if "pretraining" in stages:
         check_model(config)
         for phase in config.phases:
-            check_objective(phase.records.objective, config.model.family, phase.pretraining.bag_of_words)
+            made = phase.records
+            check_objective(made.objective, config.model.family, phase.pretraining.bag_of_words, made.packing)
         check_distillation(config)
     if "vocabulary" in stages and config.vocabulary.file is not None:
         check_tokenizer(config, config.vocabulary.file, "records" in stages)
@@ -133,8 +134,9 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     if "records" in stages:
         check_predictions(config)
         for phase in config.phases:
-            length = phase.records.sequence_length
-            check_cutting(phase.records.objective, length, phase.pretraining.sequence_length or length)
+            made = phase.records
+            length = phase.pretraining.sequence_length or made.sequence_length
+            check_cutting(made.objective, made.sequence_length, length, made.packing)
     if "vocabulary" in stages or "records" in stages:
         check_corpus(config, makes_records="records" in stages)
     if "pretraining" in stages and "finetuning" in stages:

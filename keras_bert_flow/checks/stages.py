@@ -260,10 +260,11 @@ def check_pretraining_stage(
     folder = RecordsFolder(records)
     made = folder.check().config
     objective = made.get("objective", DEFAULT)
-    check_objective(objective, config.model.family, config.pretraining.bag_of_words)
+    is_packed = made.get("packing", False)
+    check_objective(objective, config.model.family, config.pretraining.bag_of_words, is_packed)
     if isinstance(record_length := made.get("sequence_length"), int):
         length = config.pretraining.sequence_length or record_length
-        check_cutting(objective, record_length, length)
+        check_cutting(objective, record_length, length, is_packed)
         check_positions(length, config.model.max_positions)
     vocabulary = initial_model and find_tokenizer_file(initial_model)
     if initial_model is not None:

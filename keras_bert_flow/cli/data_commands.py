@@ -101,6 +101,7 @@ def records(
         typer.Option(help="mlm_nsp (BERT), mlm (RoBERTa), mlm_sop (ALBERT), mlm_sbo (SpanBERT) or rtd (ELECTRA)."),
     ] = None,
     mask_unit: Annotated[str | None, typer.Option(help="token, word or span.")] = None,
+    packing: Annotated[bool | None, typer.Option("--packing", help="Fill instances with whole documents.")] = None,
     shards: Annotated[
         int | None, typer.Option(help="Number of files of training records. Default: by the size of the text.")
     ] = None,
@@ -126,6 +127,7 @@ def records(
         "records.duplication": duplication,
         "records.objective": objective,
         "records.mask_unit": mask_unit,
+        "records.packing": packing,
         "records.shards": shards,
         "vocabulary.cased": cased,
         "corpus.strict": strict,

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from keras_bert_flow.config.limits import BUILTIN, MOST_PIECES, MOST_SHARDS, LocalPath, Settings
 from keras_bert_flow.text.masking import SPAN
 from keras_bert_flow.text.objectives import DEFAULT, OBJECTIVES
-from keras_bert_flow.text.objectives.objective import check_mask_unit, find_objective
+from keras_bert_flow.text.objectives.objective import check_mask_unit, check_packing, find_objective
 
 
 class CorpusConfig(Settings):
@@ -86,6 +86,11 @@ class RecordsConfig(Settings):
         description="Unit that is masked as a whole: a token, a word, or a span of 1 to 10 words (SpanBERT). With the "
         "objective `mlm_sbo` it is `span`, and neighbouring spans are merged.",
     )
+    packing: bool = Field(
+        False,
+        description="Fill instances with whole documents, each with its own positions and attention, instead of "
+        "continuous text; with the objective `mlm` or `rtd`.",
+    )
     short_fraction: float = Field(0.1, ge=0, le=1, description="Fraction of passes with a random shorter length.")
     duplication: int = Field(
         5, ge=1, description="Number of times each document is used, with different pairs and masks."
@@ -109,4 +114,6 @@ class RecordsConfig(Settings):
     @model_validator(mode="after")
     def _check_mask_unit(self) -> Self:
         check_mask_unit(self.objective, self.mask_unit)
+        if self.packing:
+            check_packing(self.objective)
         return self

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import cached_property
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -200,7 +201,8 @@ class PretrainingRecords:
         self.sequence_length = self.record_length if sequence_length is None else sequence_length
         self.objective: str = self.manifest.config.get("objective", DEFAULT)
         self.is_whole = self.sequence_length == self.record_length
-        check_cutting(self.objective, self.record_length, self.sequence_length)
+        is_packed = self.manifest.config.get("packing", False)
+        check_cutting(self.objective, self.record_length, self.sequence_length, is_packed)
         self._count = count_sequences(self.record_length, self.sequence_length)
         self._rule: Any = None if self.is_whole else self.read_masking_rule()
 
@@ -349,7 +351,7 @@ def show_examples(folder: str | Path, count: int = 3, part: str = "train") -> st
 
 
 def show_record(features: Mapping[str, np.ndarray], tokenizer: Tokenizer, place: str, objective: str) -> str:
-    """Format one record: a header line, then each segment on its own line."""
+    """Format one record: a header line, then each segment, or each text of a packed record, on its own line."""
     pieces, ids, length = tokenizer.pieces, features["input_ids"], int(np.count_nonzero(features["input_mask"]))
     largest = int(max(ids.max(), features["masked_lm_ids"].max()))
     if largest >= len(pieces) or min(ids.min(), features["masked_lm_ids"].min()) < 0:
@@ -373,7 +375,9 @@ def show_record(features: Mapping[str, np.ndarray], tokenizer: Tokenizer, place:
     if label := find_objective(objective).sentence_label:
         head.append(label.meanings[int(features["next_sentence_labels"][0])])
     head += [f"{length} tokens", f"{int(predicted.sum())} predictions", f"{len(ids) - length} padding"]
-    is_second = features["segment_ids"][:length] == 1
-    segments = [words[number] for number in np.flatnonzero(~is_second)], [words[n] for n in np.flatnonzero(is_second)]
-    lines = [f"  {name}  {' '.join(segment)}" for name, segment in zip("AB", segments, strict=True) if segment]
+    numbers, is_second = features["input_mask"][:length], features["segment_ids"][:length] == 1
+    parts = {"A": ~is_second, "B": is_second}
+    if (most := numbers.max(initial=0)) > 1:
+        parts = {str(number): numbers == number for number in range(1, most + 1)}
+    lines = [f"  {name}  {' '.join(compress(words, part))}" for name, part in parts.items() if part.any()]
     return "\n".join([", ".join(head), *lines])

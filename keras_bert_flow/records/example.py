@@ -360,7 +360,7 @@ def _with_length(tag: bytes, columns: list[_Columns]) -> list[_Columns]:
 
 FEATURE_KINDS = {  # NumPy's kind of each type
     "input_ids": "i",  # (sequence_length,)
-    "input_mask": "i",  # (sequence_length,), 1 for a token, 0 for padding
+    "input_mask": "i",  # (sequence_length,), 1 for a token, in packed records the number of its text; 0 for padding
     "segment_ids": "i",  # (sequence_length,)
     "masked_lm_positions": "i",  # (max_predictions,)
     "masked_lm_ids": "i",  # (max_predictions,)
@@ -381,6 +381,7 @@ def encode_records(
     mask_counts: np.ndarray,
     sentence_labels: np.ndarray,
     span_ids: np.ndarray | None = None,
+    text_numbers: np.ndarray | None = None,
 ) -> list[bytes]:
     """Serialise masked instances, one or more.
 
@@ -393,13 +394,14 @@ def encode_records(
         mask_counts: int, (records,). Predictions of each.
         sentence_labels: bool, (records,).
         span_ids: int, (records, max_predictions), for objectives with spans; None: not written.
+        text_numbers: int, (records, sequence_length), for packed records; None: one text a record.
     """
-    input_mask = np.arange(token_ids.shape[1]) < lengths[:, None]
+    input_mask = np.arange(token_ids.shape[1]) < lengths[:, None] if text_numbers is None else text_numbers
     weights = np.arange(mask_ids.shape[1]) < mask_counts[:, None]
     return encode_examples(
         {
             "input_ids": token_ids,
-            "input_mask": input_mask.astype(np.uint8),
+            "input_mask": input_mask.astype(np.uint16),
             "segment_ids": segment_ids,
             "masked_lm_positions": mask_positions,
             "masked_lm_ids": mask_ids,

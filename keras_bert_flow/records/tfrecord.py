@@ -209,7 +209,7 @@ def check_records_config(config: Mapping[str, Any]) -> None:
     sizes = {name: config.get(name, 1) for name in ("vocabulary_size", "sequence_length", "max_predictions")}
     checks = {name: type(size) is int and 0 < size < 1 << 31 for name, size in sizes.items()}
     checks |= {name: isinstance(config.get(name, ""), str) for name in ("objective", "mask_unit")}
-    checks |= {"cased": isinstance(config.get("cased", False), bool)}
+    checks |= {name: isinstance(config.get(name, False), bool) for name in ("cased", "packing")}
     checks |= {"masked_fraction": type(fraction) in (int, float) and 0 <= fraction <= 1}
     for name in (name for name, holds in checks.items() if not holds):
         received = ascii(config[name])[:MAX_SHOWN]

@@ -25,7 +25,7 @@ from keras_bert_flow.results.stages.distillation import DISTILLATION, distillati
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_settings
 from keras_bert_flow.results.stages.finetuning import FINETUNING, OF_TEACHER, finetuning_settings
 from keras_bert_flow.results.stages.pretraining import ABSENT_WHEN_OFF, PRETRAINING, pretraining_settings
-from keras_bert_flow.results.stages.records import IMPORTED, RECORDS, records_key_of
+from keras_bert_flow.results.stages.records import IMPORTED, RECORDS, records_key_of, records_settings
 from keras_bert_flow.results.stages.registry import STAGES
 from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_settings
 
@@ -246,7 +246,7 @@ def _records_keys(
     for config in configs:
         cased = config.vocabulary.cased
         for phase in config.phases:
-            facts = phase.records.model_dump() | {"seed": config.seed}
+            facts = records_settings(phase.records) | {"seed": config.seed}
             facts |= {"cased": cased} if file.suffix == ".txt" else {}  # another tokenizer says so itself
             if canonical_json(facts) == canonical_json({name: manifest.config.get(name) for name in facts}):
                 yield records_key_of(text, config.corpus, phase.records, file, cased, config.seed)

@@ -3,7 +3,7 @@
 import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -21,6 +21,8 @@ class TokenRows:
         lengths: int, (rows,). Tokens, without padding.
         sentence_labels: bool, (rows,). Their meaning depends on the objective; see `objective.SentenceLabel`.
         mistaken_labels: how many of these the text contradicts; see `objective.SentenceLabel.mistaken`.
+        text_numbers: int, (rows, sequence_length). In packed rows: 1, 2, ... for the tokens of each text, and zeros.
+            None: one text a row.
     """
 
     token_ids: np.ndarray
@@ -28,6 +30,7 @@ class TokenRows:
     lengths: np.ndarray
     sentence_labels: np.ndarray
     mistaken_labels: int = 0
+    text_numbers: np.ndarray | None = None
 
 
 def join_pairs(
@@ -67,6 +70,46 @@ def pad_texts(texts: Sequence[np.ndarray], sequence_length: int) -> TokenRows:
         row[: len(text)] = text
     lengths = np.array([len(text) for text in texts])
     return TokenRows(rows, np.zeros(rows.shape, np.uint8), lengths, np.zeros(len(texts), bool))
+
+
+class PackedRows:
+    """Rows that are filled with whole texts by best fit: each text goes where it leaves the least room.
+
+    Args:
+        sequence_length: most tokens of a row.
+    Attributes:
+        rows: the texts of each row, with their special tokens.
+    """
+
+    def __init__(self, sequence_length: int) -> None:
+        self.rows: list[list[np.ndarray]] = []
+        self._length = sequence_length
+        self._with_room: list[list[int]] = [[] for _ in range(sequence_length + 1)]  # numbers of rows, by their room
+        self._rooms = 0  # bit n: there is a row with room for n more tokens
+
+    def add(self, texts: Iterable[np.ndarray]) -> None:
+        """Add texts, the longest first (best-fit decreasing)."""
+        for text in sorted(texts, key=len, reverse=True):
+            fitting = self._rooms >> len(text)
+            if fitting:
+                room = len(text) + (fitting & -fitting).bit_length() - 1
+                number = self._with_room[room].pop()
+                if not self._with_room[room]:
+                    self._rooms ^= 1 << room
+            else:
+                room, number = self._length, len(self.rows)
+                self.rows.append([])
+            self.rows[number].append(text)
+            left = room - len(text)
+            self._with_room[left].append(number)
+            self._rooms |= 1 << left
+
+    def join(self, start: int, stop: int) -> TokenRows:
+        """Return some of the rows, all of one segment."""
+        rows = self.rows[start:stop]
+        packed = pad_texts([np.concatenate(row) for row in rows], self._length)
+        numbers = [np.repeat(np.arange(1, len(row) + 1), [len(text) for text in row]) for row in rows]
+        return replace(packed, text_numbers=pad_texts(numbers, self._length).token_ids)
 
 
 # Random numbers that depend on content alone: one counter-based generator for each named purpose.

@@ -18,13 +18,14 @@ from keras_bert_flow.text.tokenizers.files import find_difference
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
 
-def check_objective(name: str, family: str, bag_of_words: float) -> None:
+def check_objective(name: str, family: str, bag_of_words: float, is_packed: bool = False) -> None:
     """Raise ValueError if an encoder family has no model for an objective, or the objective no bag-of-words loss.
 
     Args:
         name: of the objective.
         family: of the encoder.
         bag_of_words: weight of that loss.
+        is_packed: whether records hold several texts.
     """
     objective = find_objective(name)
     if objective.has_pairs and not find_family(family).has_sentence_task:
@@ -40,6 +41,11 @@ def check_objective(name: str, family: str, bag_of_words: float) -> None:
         raise ValueError(
             f"`pretraining.bag_of_words` must be 0 with the objective {name}. Received: {bag_of_words}. Leave it "
             "out, or use mlm."
+        )
+    if bag_of_words and is_packed:
+        raise ValueError(
+            "`pretraining.bag_of_words` must be 0 with packed records, whose rows are of several texts. Received: "
+            f"{bag_of_words}. Leave it out, or records.packing."
         )
 
 

@@ -6,10 +6,14 @@ from collections import Counter
 import numpy as np
 import pytest
 
+import keras_bert_flow as kbf
 from beam_jobs.build_records import build_records
+from keras_bert_flow.checks.diagnose import examine_records
+from keras_bert_flow.checks.record_counts import FAULTS
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
+from keras_bert_flow.data.order import restore_tokens
 from keras_bert_flow.results.manifest import read_manifest
-from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, read_folder
+from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, make_records_config, read_folder
 from tests.beam_jobs.portable import portable_job_service, run_job
 from tests.beam_jobs.test_build_records import documents_in, read_part, tokenizer_of
 
@@ -93,6 +97,29 @@ def test_packed_records_hold_every_token_once_a_copy(corpus, vocabulary_file, tm
     assert {name: count for name, count in found.items() if not name.startswith("[")} == expected
     assert documents_in(train, tokenizer).isdisjoint(documents_in(held_out, tokenizer))
     assert np.mean([len(record["original"]) for record in train]) > 31.5  # of 32
+
+
+@pytest.mark.parametrize("objective", ["mlm", "rtd"])
+def test_packed_rows_hold_whole_documents(objective, corpus, vocabulary_file, tmp_path):
+    folder = build(corpus, vocabulary_file, tmp_path / "r", objective=objective, packing=True)
+    tokenizer, records = tokenizer_of(folder), kbf.PretrainingRecords(folder)
+    documents = {tuple(" ".join(document).split()) for document in make_documents()}
+    whole = cut = 0
+    for number in range(len(records)):
+        ids, numbers = restore_tokens(records[number]), records[number]["input_mask"]
+        for text in range(1, numbers.max() + 1):
+            words = tuple(tokenizer.pieces[token] for token in ids[numbers == text][1:-1])
+            whole += words in documents
+            cut += words not in documents
+            assert any(words == each[start : start + len(words)] for each in documents for start in range(len(each)))
+    assert cut > 10 and whole > 10
+    verdicts = {finding.what: finding.verdict for finding in examine_records(folder).findings}
+    assert {verdicts[fault] for fault in FAULTS} == {"ok"}
+    with pytest.raises(ValueError, match="must be that of the records if these are packed"):
+        kbf.PretrainingRecords(folder, sequence_length=16)
+    assert read_manifest(folder).config["packing"] is True
+    with pytest.raises(ValueError, match="must go with an objective of one text.* Received: mlm_sop"):
+        make_records_config(objective="mlm_sop", packing=True)
 
 
 @pytest.mark.slow

@@ -29,6 +29,14 @@ def show(objective="mlm_nsp", **changed):
     )
 
 
+def test_packed_record_is_shown_by_text():
+    packed = show("mlm", input_mask=[1] * 6 + [2] * 3 + [0, 0], segment_ids=[0] * 11, next_sentence_labels=[0])
+    assert packed.splitlines()[1:] == [
+        "  1  [CLS] the [MASK: cat] sat [RANDOM dog: ##ting] [SEP]",
+        "  2  [KEPT: ran] dog [SEP]",
+    ]
+
+
 def test_record_is_shown_with_its_masks():
     assert show() == (
         "record 0 of f, B is random, 9 tokens, 3 predictions, 2 padding\n"

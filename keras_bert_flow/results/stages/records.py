@@ -40,12 +40,20 @@ def records_key_of(
     """Return the content key of records; `text`: the digests of the corpus."""
     settings = {
         "corpus": corpus.model_dump(exclude=NOT_IN_KEYS),
-        "records": records.model_dump(),
+        "records": records_settings(records),
         "cased": cased,
         "seed": seed,
     }
     settings |= describe_beside(vocabulary_file)
     return RECORDS.make_key(settings, {**text, **digest_tokenizer(vocabulary_file, "vocabulary")})
+
+
+def records_settings(records: RecordsConfig) -> dict[str, Any]:
+    """Return the settings of records that are in their key and their manifest.
+
+    Packing is in neither if it is off: records that were made before there was such a setting keep their keys.
+    """
+    return records.model_dump(exclude=set() if records.packing else {"packing"})
 
 
 def imported_key(

@@ -1,4 +1,4 @@
-"""Masked LM without pairs: full sequences, and splitting long records into shorter ones.
+"""Masked LM without pairs: full sequences, rows of whole texts, and splitting long records into shorter ones.
 
 The documents of a pool are concatenated in the order of their digests (so at random), with [SEP] between two; copies
 follow one another like laps of a circle. The text is cut where a sequence is full. So no token is lost or occurs twice
@@ -7,6 +7,9 @@ in a copy, each lap is cut at other positions, and only the last sequence of a p
 Source: Liu et al. 2019 (RoBERTa), section 4.2, FULL-SENTENCES; arXiv:1907.11692. One rule differs: there, a sequence
 ends with the last sentence that fits whole, and half a sentence of room is left on average. Here, the sentence is cut
 and continues in the next sequence.
+
+With packing, a row holds whole documents instead, each with its own special tokens, positions and attention. Documents
+that are longer than a row are cut into pieces, in each copy at other places.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +28,7 @@ from keras_bert_flow.text.objectives.objective import (
     Objective,
     find_objective,
 )
-from keras_bert_flow.text.rows import TokenizedDocument, TokenRows, pad_texts
+from keras_bert_flow.text.rows import PackedRows, TokenizedDocument, TokenRows, pad_texts
 
 SPECIAL_TOKENS = 2  # [CLS] text [SEP]
 LAYER_SCORES = {"attention": "attention_score", "layers": "layer_state"}  # output of a `Distiller` → name of its scores
@@ -40,10 +43,17 @@ class MaskedTokens(Objective):
     needed = "text to train on"
     most_padding = 0.02
     is_divisible = True
+    is_packable = True
 
     def make_rows(
         self, documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule, seed: int
     ) -> Iterator[TokenRows]:
+        if rule.packing:
+            packed = PackedRows(rule.sequence_length)
+            for copy in range(copies):  # one after the other, so that texts of a row are mostly different
+                packed.add(cut_texts(documents, copy, copies, rule))
+            yield from (packed.join(start, start + ROWS) for start in range(0, len(packed.rows), ROWS))
+            return
         texts = pack_documents(
             [document.token_ids for document in documents], rule.sequence_length, copies, rule.cls_id, rule.sep_id
         )
@@ -129,6 +139,34 @@ class Distillation(MaskedTokens):
         return x, y, weights
 
 
+def cut_texts(
+    documents: Sequence[TokenizedDocument], copy: int, copies: int, rule: InstanceRule
+) -> Iterator[np.ndarray]:
+    """Yield a copy of documents as texts that fit a row, int32, [CLS] and [SEP] included.
+
+    Args:
+        copy: number of the copy, below `copies`. In each, the first piece of a long document has another length.
+    """
+    room = rule.sequence_length - SPECIAL_TOKENS
+    for document in documents:
+        tokens = document.token_ids
+        first = room if len(tokens) <= room else room - room * copy // copies
+        for start in (0, *range(first, len(tokens), room)):
+            piece = tokens[start : start + room if start else first]
+            yield np.concatenate([[rule.cls_id], piece, [rule.sep_id]]).astype(np.int32)
+
+
+def estimate_packed(sequence_length: int) -> Estimate:
+    """Return an upper estimate of packed instances: as if all documents were as long as each is."""
+    room = sequence_length - SPECIAL_TOKENS
+
+    def estimate(sentences: int, tokens: int) -> int:
+        pieces, rest = divmod(tokens, room)
+        return 1000 * (pieces + 1) if pieces else -(-1000 // (sequence_length // (rest + SPECIAL_TOKENS)))
+
+    return estimate
+
+
 def pack_documents(
     documents: Sequence[np.ndarray], sequence_length: int, copies: int, cls_id: int, sep_id: int
 ) -> Iterator[np.ndarray]:
@@ -158,8 +196,13 @@ def pack_documents(
 # Split long records into shorter training sequences, and keep the context around each of them.
 
 
-def check_cutting(objective: str, record_length: int, sequence_length: int) -> None:
+def check_cutting(objective: str, record_length: int, sequence_length: int, is_packed: bool = False) -> None:
     """Raise ValueError unless records of an objective have this sequence length or can be split into it."""
+    if is_packed and sequence_length != record_length:
+        raise ValueError(
+            "`pretraining.sequence_length` must be that of the records if these are packed: their texts are whole. "
+            f"Received: {sequence_length}, packed records of {record_length} tokens. Leave it out."
+        )
     is_divisible = find_objective(objective).is_divisible  # raises for an unknown objective, whatever the lengths
     if sequence_length < record_length and not is_divisible:
         raise ValueError(

@@ -27,6 +27,7 @@ class SpanBoundary(MaskedTokens):
     """Masked LM and span boundary objective: SpanBERT."""
 
     most_padding = 0.5
+    is_packable = False
     has_words_head = False
     has_spans = True
     scores = dict(MaskedTokens.scores) | {"sbo": "span_boundary"}

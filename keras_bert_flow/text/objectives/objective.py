@@ -34,6 +34,7 @@ class InstanceRule:
         cls_id: id of [CLS].
         sep_id: id of [SEP].
         masking: how tokens are masked.
+        packing: fill each instance with whole texts; for objectives with `is_packable`.
     """
 
     objective: str
@@ -42,6 +43,7 @@ class InstanceRule:
     cls_id: int
     sep_id: int
     masking: MaskingRule
+    packing: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Objective(ABC):
         least_sentences: least sentences of a document that makes an instance.
         most_padding: largest share of padding without a warning.
         is_divisible: an instance can be split into shorter ones.
+        is_packable: an instance can hold several texts, each with its own positions and attention.
         families: families of encoders that are trained on it; empty if all are.
         has_generator: a narrower encoder fills the masks.
         has_words_head: whether a bag of words can be predicted in addition.
@@ -94,6 +97,7 @@ class Objective(ABC):
     least_sentences: int = 1
     most_padding: float
     is_divisible: bool = False
+    is_packable: bool = False
     families: tuple[str, ...] = ()
     has_generator: bool = False
     has_words_head: bool = True
@@ -181,6 +185,15 @@ def check_mask_unit(name: str, mask_unit: str) -> None:
     if find_objective(name).has_spans and mask_unit != SPAN:
         raise ValueError(
             f"`records.mask_unit` must be {SPAN} with the objective {name}. Received: {mask_unit}. Leave it out."
+        )
+
+
+def check_packing(name: str) -> None:
+    """Raise ValueError unless several texts can share an instance of an objective."""
+    if not find_objective(name).is_packable:
+        raise ValueError(
+            "`records.packing` must go with an objective of one text, of which masked tokens alone are predicted: mlm "
+            f"or rtd. Received: {name}. Leave it out."
         )
 
 
