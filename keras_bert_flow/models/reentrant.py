@@ -49,7 +49,8 @@ class ReentrantModel(keras.Model):
         if keras.backend.backend() != "torch" or not (variables := self.trainable_variables):
             return super().train_step(*given)
         is_direct = getattr(self.call, "__func__", None) is ReentrantModel.call and call_of(self) is not self
-        return train_step(self, *given, variables, self._walk if is_direct else None)  # the first call makes the walk
+        (data,) = given
+        return train_step(self, data, variables, self._walk if is_direct else None)  # the first call makes the walk
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         super().compile(*args, **kwargs)
