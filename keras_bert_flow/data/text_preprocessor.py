@@ -1,7 +1,6 @@
 """The inputs that a model directory's tokenizer makes of texts, one row per text or several texts packed into a row."""
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.task import TASK_FILE
 from keras_bert_flow.tasks.core.texts import encode_examples, make_text_example
 from keras_bert_flow.tasks.registry import read_task
+from keras_bert_flow.text.rows import BestFit
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 
@@ -114,7 +114,7 @@ def pack_rows(inputs: Mapping[str, np.ndarray], row_length: int) -> PackedRows:
         The rows, and where each text is.
     Raises:
         ValueError: a text is longer than a row, has no tokens, or has padding between them.
-    Source: Krell et al. 2021, arXiv:2107.02027, who pack for BERT; best-fit decreasing is of Johnson 1973.
+    Source: as for `text.rows.BestFit`.
     Example:
         >>> preprocessor = kbf.TextPreprocessor(kbf.Tokenizer.from_preset("model"), sequence_length=16)
         >>> inputs = preprocessor(["the film was fine", "a dull story", "it seemed bad"])
@@ -133,31 +133,12 @@ def pack_rows(inputs: Mapping[str, np.ndarray], row_length: int) -> PackedRows:
             f"A text must have 1 to {row_length} tokens, with padding at the end. Received: {lengths[wrong[0]]} tokens "
             f"in text {wrong[0]}. Cut the texts, take longer rows, or leave out empty texts."
         )
-    places = _place(lengths.tolist(), row_length)
-    count = max((row for row, _, _ in places), default=-1) + 1
-    packed = {name: np.zeros((count, row_length), np.int32) for name in inputs}
+    fit = BestFit(row_length)
+    places = fit.place(lengths.tolist())
+    packed = {name: np.zeros((len(fit.counts), row_length), np.int32) for name in inputs}
     for text, (row, start, number) in enumerate(places):
         part = slice(start, start + lengths[text])
         for name, values in inputs.items():
             packed[name][row, part] = number if name == "padding_mask" else values[text][: lengths[text]]
     rows, starts, _ = np.array(places, np.int64).reshape(-1, 3).T
     return PackedRows(packed, rows, starts)
-
-
-def _place(lengths: Sequence[int], row_length: int) -> list[tuple[int, int, int]]:
-    """Return for each text its row, its first place in the row, and its number there, from 1."""
-    places = [(0, 0, 0)] * len(lengths)
-    open_rows: list[tuple[int, int]] = []  # (tokens free, row), the fullest first
-    counts: list[int] = []  # texts of each row
-    for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
-        fitting = bisect_left(open_rows, (lengths[text], -1))
-        if fitting < len(open_rows):
-            free, row = open_rows.pop(fitting)
-        else:
-            free, row = row_length, len(counts)
-            counts.append(0)
-        counts[row] += 1
-        places[text] = (row, row_length - free, counts[row])
-        if free > lengths[text]:
-            insort(open_rows, (free - lengths[text], row))
-    return places

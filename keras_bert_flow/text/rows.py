@@ -1,9 +1,9 @@
 """Rows of token ids: instances with special tokens and padding, their pool, and their random numbers."""
 
 import hashlib
-from bisect import bisect_left
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -72,44 +72,50 @@ def pad_texts(texts: Sequence[np.ndarray], sequence_length: int) -> TokenRows:
     return TokenRows(rows, np.zeros(rows.shape, np.uint8), lengths, np.zeros(len(texts), bool))
 
 
-class PackedRows:
-    """Rows that are filled with whole texts by best fit: each text goes where it leaves the least room.
+class BestFit:
+    """Rows that are filled with whole texts, each where it leaves the least room, the longest first.
 
     Args:
-        sequence_length: most tokens of a row.
+        row_length: tokens of a row.
     Attributes:
-        rows: the texts of each row, with their special tokens.
+        counts: number of texts of each row.
+    Source: best-fit decreasing, Johnson 1973; for packing of texts, Krell et al. 2021, arXiv:2107.02027.
     """
 
-    def __init__(self, sequence_length: int) -> None:
-        self.rows: list[list[np.ndarray]] = []
-        self._length = sequence_length
-        self._with_room: list[list[int]] = [[] for _ in range(sequence_length + 1)]  # numbers of rows, by their room
-        self._rooms = 0  # bit n: there is a row with room for n more tokens
+    def __init__(self, row_length: int) -> None:
+        self.counts: list[int] = []
+        self._length = row_length
+        self._open: list[tuple[int, int]] = []  # (tokens free, row), the fullest first
 
-    def add(self, texts: Iterable[np.ndarray]) -> None:
-        """Add texts, the longest first (best-fit decreasing)."""
-        for text in sorted(texts, key=len, reverse=True):
-            fitting = self._rooms >> len(text)
-            if fitting:
-                room = len(text) + (fitting & -fitting).bit_length() - 1
-                number = self._with_room[room].pop()
-                if not self._with_room[room]:
-                    self._rooms ^= 1 << room
+    def place(self, lengths: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Return for each text its row, its first place there, and its number in the row, from 1.
+
+        Args:
+            lengths: tokens of each text, at most a row.
+        """
+        places = [(0, 0, 0)] * len(lengths)
+        for text in sorted(range(len(lengths)), key=lambda text: -lengths[text]):
+            fitting = bisect_left(self._open, (lengths[text], -1))
+            if fitting < len(self._open):
+                free, row = self._open.pop(fitting)
             else:
-                room, number = self._length, len(self.rows)
-                self.rows.append([])
-            self.rows[number].append(text)
-            left = room - len(text)
-            self._with_room[left].append(number)
-            self._rooms |= 1 << left
+                free, row = self._length, len(self.counts)
+                self.counts.append(0)
+            self.counts[row] += 1
+            places[text] = (row, self._length - free, self.counts[row])
+            if free > lengths[text]:
+                insort(self._open, (free - lengths[text], row))
+        return places
 
-    def join(self, start: int, stop: int) -> TokenRows:
-        """Return some of the rows, all of one segment."""
-        rows = self.rows[start:stop]
-        packed = pad_texts([np.concatenate(row) for row in rows], self._length)
-        numbers = [np.repeat(np.arange(1, len(row) + 1), [len(text) for text in row]) for row in rows]
-        return replace(packed, text_numbers=pad_texts(numbers, self._length).token_ids)
+
+def join_texts(texts: Sequence[np.ndarray], places: Sequence[tuple[int, int, int]], sequence_length: int) -> TokenRows:
+    """Put texts with their special tokens, all of one segment, at the places of a `BestFit`."""
+    rows = np.zeros((1 + max(row for row, _, _ in places), sequence_length), np.int32)
+    numbers = np.zeros_like(rows)
+    for text, (row, start, number) in zip(texts, places, strict=True):
+        rows[row, start : start + len(text)], numbers[row, start : start + len(text)] = text, number
+    lengths, labels = np.count_nonzero(numbers, axis=1), np.zeros(len(rows), bool)
+    return TokenRows(rows, np.zeros(rows.shape, np.uint8), lengths, labels, text_numbers=numbers)
 
 
 # Random numbers that depend on content alone: one counter-based generator for each named purpose.

@@ -12,6 +12,7 @@ With packing, a row holds whole documents instead, each with its own special tok
 that are longer than a row are cut into pieces, in each copy at other places.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -28,7 +29,7 @@ from keras_bert_flow.text.objectives.objective import (
     Objective,
     find_objective,
 )
-from keras_bert_flow.text.rows import PackedRows, TokenizedDocument, TokenRows, pad_texts
+from keras_bert_flow.text.rows import BestFit, TokenizedDocument, TokenRows, join_texts, pad_texts
 
 SPECIAL_TOKENS = 2  # [CLS] text [SEP]
 LAYER_SCORES = {"attention": "attention_score", "layers": "layer_state"}  # output of a `Distiller` → name of its scores
@@ -49,10 +50,7 @@ class MaskedTokens(Objective):
         self, documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule, seed: int
     ) -> Iterator[TokenRows]:
         if rule.packing:
-            packed = PackedRows(rule.sequence_length)
-            for copy in range(copies):  # one after the other, so that texts of a row are mostly different
-                packed.add(cut_texts(documents, copy, copies, rule))
-            yield from (packed.join(start, start + ROWS) for start in range(0, len(packed.rows), ROWS))
+            yield from pack_copies(documents, copies, rule)
             return
         texts = pack_documents(
             [document.token_ids for document in documents], rule.sequence_length, copies, rule.cls_id, rule.sep_id
@@ -137,6 +135,19 @@ class Distillation(MaskedTokens):
         if not self.has_head:
             x, y, weights = ({name: part[name] for name in part if name not in HEAD} for part in (x, y, weights))
         return x, y, weights
+
+
+def pack_copies(documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule) -> Iterator[TokenRows]:
+    """Yield rows of whole texts, up to ROWS at a time."""
+    fit, by_row = BestFit(rule.sequence_length), defaultdict(list)
+    for copy in range(copies):  # one after the other, so that the texts of a row are mostly different
+        texts = list(cut_texts(documents, copy, copies, rule))
+        for text, place in zip(texts, fit.place([*map(len, texts)]), strict=True):
+            by_row[place[0]].append((text, place))
+    for start in range(0, len(by_row), ROWS):
+        part = [placed for row in range(start, min(start + ROWS, len(by_row))) for placed in by_row[row]]
+        places = [(row - start, place, number) for _, (row, place, number) in part]
+        yield join_texts([text for text, _ in part], places, rule.sequence_length)
 
 
 def cut_texts(

@@ -7,7 +7,7 @@ import pytest
 
 from keras_bert_flow.text.objectives.mlm import estimate_packed
 from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances, find_objective
-from keras_bert_flow.text.rows import PackedRows, TokenizedDocument
+from keras_bert_flow.text.rows import BestFit, TokenizedDocument
 from tests.oracles.instances import CLS, SEP, make_documents, make_rule
 
 
@@ -68,18 +68,21 @@ def test_copies_of_a_long_document_are_cut_at_other_places():
 def test_rows_are_those_of_best_fit_by_its_definition(seed):
     rng = np.random.default_rng(seed)
     batches = [[np.zeros(n, int) for n in rng.integers(3, 30, rng.integers(1, 60))] for _ in range(3)]
-    packed, expected = PackedRows(40), []
+    fit, expected, found = BestFit(40), [], {}
     for texts in batches:
-        packed.add(texts)
+        for text, (row, start, number) in zip(texts, fit.place([*map(len, texts)]), strict=True):
+            found.setdefault(row, []).append((start, number, len(text)))
         for length in sorted(map(len, texts), reverse=True):
             fitting = [row for row in expected if sum(row) + length <= 40]
             if not fitting:
                 expected.append(fitting := [])
                 fitting = [fitting]
             max(fitting, key=sum).append(length)
-    found = sorted(sorted(map(len, row)) for row in packed.rows)
-    assert len(found) == len(expected)
-    assert sorted(map(sum, found)) == sorted(map(sum, expected))
+    for row in found.values():  # one text after the other, numbered from 1
+        ends = np.cumsum([0, *(length for _, _, length in sorted(row))])
+        assert [part[:2] for part in sorted(row)] == [(end, number) for number, end in enumerate(ends[:-1], 1)]
+    assert fit.counts == [len(found[row]) for row in range(len(found))]
+    assert sorted(sum(part[2] for part in row) for row in found.values()) == sorted(map(sum, expected))
 
 
 @pytest.mark.parametrize(("mean", "copies", "most"), [(12, 1, 0.02), (30, 1, 0.02), (30, 5, 0.01)])
