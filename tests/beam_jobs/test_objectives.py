@@ -9,9 +9,10 @@ import pytest
 import keras_bert_flow as kbf
 from beam_jobs.build_records import build_records
 from keras_bert_flow.checks.diagnose import examine_records
-from keras_bert_flow.checks.record_counts import FAULTS
+from keras_bert_flow.checks.record_counts import FAULTS, RecordCounts, make_layout
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig
 from keras_bert_flow.data.order import restore_tokens
+from keras_bert_flow.records.tfrecord import TFRecordFile
 from keras_bert_flow.results.manifest import read_manifest
 from tests.beam_jobs.conftest import as_text, build, make_corpus, make_documents, make_records_config, read_folder
 from tests.beam_jobs.portable import portable_job_service, run_job
@@ -115,6 +116,11 @@ def test_packed_rows_hold_whole_documents(objective, corpus, vocabulary_file, tm
     assert cut > 10 and whole > 10
     verdicts = {finding.what: finding.verdict for finding in examine_records(folder).findings}
     assert {verdicts[fault] for fault in FAULTS} == {"ok"}
+    counts = RecordCounts(make_layout(read_manifest(folder).config | {"packing": False}, tokenizer.pieces))
+    for record in TFRecordFile(next(folder.glob("train-*.tfrecord"))):
+        counts.add(record, "a place")
+    counts.flush()
+    assert counts.faults["padding"] > 0  # of what does not say that it is packed
     with pytest.raises(ValueError, match="must be that of the records if these are packed"):
         kbf.PretrainingRecords(folder, sequence_length=16)
     assert read_manifest(folder).config["packing"] is True
