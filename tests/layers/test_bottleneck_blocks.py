@@ -51,7 +51,7 @@ def make_backbone(**settings):
     ],
     ids=lambda value: value().name if callable(value) else "",
 )
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_layer_keeps_contract(layer, inputs):
     run_layer_test(layer(), *inputs)
 

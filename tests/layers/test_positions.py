@@ -126,7 +126,7 @@ def test_attention_is_that_of_xlnet():
     np.testing.assert_allclose(read(layer(HIDDEN, MASK)), expected.transpose(0, 1).numpy(), atol=1e-5)
 
 
-@pytest.mark.first_form_compiled
+@pytest.mark.slow_compiled
 @pytest.mark.parametrize(("num_buckets", "max_distance"), [(256, 512), (4, 16)])
 def test_attention_is_that_of_deberta(num_buckets, max_distance):
     from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention

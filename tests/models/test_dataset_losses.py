@@ -49,6 +49,7 @@ def make_features(kind):
     ],
 )
 @pytest.mark.first_form
+@pytest.mark.slow_compiled
 def test_filler_rows_and_short_batches_do_not_count(kind):
     model, features = make_task_model(kind), make_features(kind)
     model.compile()

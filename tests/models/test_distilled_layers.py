@@ -57,6 +57,7 @@ def find_losses(model, x):
     return attention, sum(((projected[layer] - targets[2 * layer]) ** 2).mean((1, 2)) for layer in range(3))
 
 
+@pytest.mark.slow_compiled
 def test_losses_are_those_of_numpy():
     model, (x, _, _) = make_distiller(), make_batch()
     # A call of JAX alone compiles each operation.

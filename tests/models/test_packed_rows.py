@@ -153,6 +153,7 @@ def make_masked_lm(**sizes):
     return model
 
 
+@pytest.mark.slow_compiled
 def test_loss_of_a_packed_row_is_that_of_its_texts():
     """Three masks a row here, and as many over the texts that it holds."""
     model, (packed, alone, places) = make_masked_lm(max_positions=LENGTH), make_rows()

@@ -42,7 +42,7 @@ def test_pretrainer_logits_agree_with_numpy(hidden_act):
     np.testing.assert_allclose(outputs["nsp"], nsp, atol=1e-5)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_pretrainer_default_loss_is_mean_over_real_predictions():
     model = make_pretrainer()
     model.compile()

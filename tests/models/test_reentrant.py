@@ -49,6 +49,7 @@ def called():
     return Called()
 
 
+@pytest.mark.slow_on_tensorflow
 def test_threads_get_the_results_of_one(called):
     errors = []
 

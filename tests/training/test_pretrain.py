@@ -209,6 +209,7 @@ def score_plainly(model, records, count):
     }
 
 
+@pytest.mark.slow_compiled
 def test_scores_do_not_depend_on_padding(records, finished):
     model = BertPretrainer.from_preset(finished / "model")
     held_out = PretrainingRecords(records, "held_out")
