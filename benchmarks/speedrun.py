@@ -171,11 +171,17 @@ def train_for(minutes: float, train: Callable[[int, Path], float], folder: Path)
     return steps, train(steps, folder / "run"), start
 
 
-def choose_steps_for(minutes: float, train: Callable[[int, Path], float], folder: Path) -> tuple[int, float]:
-    """Return how many steps take about so many minutes, and the seconds before the first; arguments of `train_for`."""
-    short, long = train(SHORT, folder / "short"), train(LONG, folder / "long")
-    step_seconds = (long - short) / (LONG - SHORT)
-    return max(LONG, int((60 * minutes - short) / step_seconds) + SHORT), max(0.0, short - SHORT * step_seconds)
+def choose_steps_for(
+    minutes: float, train: Callable[[int, Path], float], folder: Path, most: int = LONG
+) -> tuple[int, float]:
+    """Return how many steps take about so many minutes, and the seconds before the first; arguments of `train_for`.
+
+    Args:
+        most: steps of the longer of the two runs.
+    """
+    short, long = train(SHORT, folder / "short"), train(most, folder / "long")
+    step_seconds = (long - short) / (most - SHORT)
+    return max(most, int((60 * minutes - short) / step_seconds) + SHORT), max(0.0, short - SHORT * step_seconds)
 
 
 def measure_ours(arguments: argparse.Namespace, records: Path, recipe: str, seed: int, folder: Path) -> dict[str, Any]:
