@@ -122,6 +122,7 @@ def _find_field(files: Sequence[str]) -> str:
 EFFICIENCY, LOW_EFFICIENCY = 0.5, 0.25
 PRETRAINING_SHARE, FINETUNING_SHARE = 0.45, 0.3  # of the time after `FIXED_MINUTES`
 FIXED_MINUTES = 1.0  # to start five commands, and for text, records, baselines and report: of small inputs
+DISTILLING_MINUTES = 0.3  # besides, to start one more command and to score its model
 LEAST_STAGE_MINUTES = 0.5
 LEAST_TOKENS = 1_000_000  # of pre-training, below which it teaches next to nothing: docs/recipes.md
 SIZES = ("tiny", "mini", "small", "medium", "base")
@@ -169,9 +170,19 @@ class Budget:
     finetuning_minutes: float
     enough_for_rows: float | None = None
 
+    @property
+    def max_positions(self) -> int:
+        return max(128, self.sequence_length, self.text_length)
+
 
 def choose_budget(
-    minutes: float, look: CorpusLook, task: DraftedTask, examples: int, operations_per_second: float, dev_rows: int = 0
+    minutes: float,
+    look: CorpusLook,
+    task: DraftedTask,
+    examples: int,
+    operations_per_second: float,
+    dev_rows: int = 0,
+    has_student: bool = False,
 ) -> Budget:
     """Choose the sizes for a corpus and a task within a time budget.
 
@@ -180,15 +191,20 @@ def choose_budget(
         examples: number of examples in the training table.
         operations_per_second: FLOP/s of large float32 products on this machine; see `checks.estimates.measure_rate`.
         dev_rows: number of examples in the dev table, which is scored after every epoch.
+        has_student: whether the model is distilled as well: pre-training then has half of its time, and distillation
+            the other half. The size of the model is the same.
     """
-    stages = {
-        share: max(LEAST_STAGE_MINUTES, round(share * (minutes - FIXED_MINUTES), 1))
+    fixed_minutes = FIXED_MINUTES + (DISTILLING_MINUTES if has_student else 0.0)
+    pretraining_minutes, finetuning_minutes = (
+        max(LEAST_STAGE_MINUTES, round(share * (minutes - fixed_minutes), 1))
         for share in (PRETRAINING_SHARE, FINETUNING_SHARE)
-    }
-    pretraining_minutes, finetuning_minutes = stages.values()
+    )
     length = 64 if minutes <= 120 else 128
     available = operations_per_second * EFFICIENCY * 60 * pretraining_minutes
     size, pieces, tokens, parameters, shape = _choose_model(look, length, available)
+    if has_student:
+        whole, pretraining_minutes = pretraining_minutes, max(LEAST_STAGE_MINUTES, round(pretraining_minutes / 2, 1))
+        tokens *= pretraining_minutes / whole
     steps = max(20, int(tokens / (BATCH * length)))
     steps = round(steps, -2) or steps if steps >= 200 else steps
     text_length, row_tokens = _choose_text_length(task, look.has_spaces)

@@ -21,6 +21,7 @@ from keras_bert_flow.checks.draft_budget import (
     Budget,
     CorpusLook,
 )
+from keras_bert_flow.checks.draft_student import FORMS, Student, read_wish
 from keras_bert_flow.checks.draft_table import DraftedTask
 from keras_bert_flow.config.finetuning import POOLED
 from keras_bert_flow.config.loading import make_config
@@ -44,6 +45,7 @@ class Draft:
 
     Attributes:
         shares: a sentence on classes whose shares differ between training and dev table, if there are any.
+        student: what fits `wish`, of `--small`; None if nothing was asked for.
     """
 
     name: str
@@ -58,6 +60,8 @@ class Draft:
     budget: Budget
     tests: tuple[str, ...] = ()
     shares: str = ""
+    student: Student | None = None
+    wish: str = ""
 
 
 def write_draft(draft: Draft, path: str) -> str:
@@ -68,8 +72,8 @@ def write_draft(draft: Draft, path: str) -> str:
     Raises:
         ValueError: the settings contradict each other.
     """
-    lines = [*_head(draft, path), *_corpus(draft), *_records(draft), *_pretraining(draft), *_task(draft)]
-    text = "\n".join([*lines, *_finetuning(draft)]) + "\n"
+    lines = [*_head(draft, path), *_corpus(draft), *_records(draft), *_pretraining(draft), *_distillation(draft)]
+    text = "\n".join([*lines, *_task(draft), *_finetuning(draft)]) + "\n"
     make_config(PipelineConfig, yaml.safe_load(text), path)
     return text
 
@@ -92,14 +96,31 @@ def describe_draft(draft: Draft) -> list[str]:
         f"parameters, {budget.steps:,} steps, {budget.tokens / 1e6:.1f} million tokens."
     )
     lines += [f"  {line}" for line in describe_shortage(draft)]
+    if draft.student is not None:
+        lines.append(describe_student(draft.student, draft.wish, budget))
     return [escape_controls(line) for line in lines]
+
+
+def describe_student(student: Student, wish: str, budget: Budget) -> str:
+    """Return one line on the student that was chosen, and what it is expected to cost."""
+    form = FORMS[read_wish(wish).form]
+    costs = f"{student.parameters / 1e6:.2f} million parameters, {form} of about {student.megabytes:.1f} MB"
+    if student.milliseconds is not None:
+        costs += f", {student.milliseconds:.2g} ms for a text of {student.text_tokens} tokens on one thread here"
+    if student.is_teacher:
+        return f"--small {wish}: the model itself fits, so nothing is distilled: {costs}."
+    return (
+        f"--small {wish}: a student of {student}, {costs}; distilled for at most {budget.pretraining_minutes:g} "
+        f"minutes, {student.steps:,} steps."
+    )
 
 
 def describe_shortage(draft: Draft) -> list[str]:
     """Return what the time is too short for, and what would be enough; empty if it is not."""
     budget, lines = draft.budget, []
     if budget.tokens < LEAST_TOKENS:
-        run_minutes = budget.pretraining_minutes / PRETRAINING_SHARE  # but for `FIXED_MINUTES`
+        share = PRETRAINING_SHARE / (1 if draft.student is None or draft.student.is_teacher else 2)
+        run_minutes = budget.pretraining_minutes / share  # but for `FIXED_MINUTES`
         enough_minutes = FIXED_MINUTES + run_minutes * LEAST_TOKENS / max(1, budget.tokens)
         passes = draft.look.total_bytes * MOST_PASSES / BYTES_PER_TOKEN
         enough = (
@@ -182,7 +203,7 @@ def _records(draft: Draft) -> list[str]:
         f"  held_out_fraction: {held_out}  # of about {draft.look.documents:,.0f} documents",
         "model:",
         f"  size: {draft.budget.size}  # tiny, mini, small, medium, base or large: more is better with more time",
-        f"  max_positions: {max(128, length, draft.budget.text_length)}",
+        f"  max_positions: {draft.budget.max_positions}",
         "  dropout_rate: 0.0  # in a short training nothing is learnt by heart",
         "  attention_dropout_rate: 0.0",
     ]
@@ -206,6 +227,32 @@ def _pretraining(draft: Draft) -> list[str]:
         f"  evaluate_every_steps: {max(1, steps // 4)}",
         "  evaluate_instances: 640",
         f"  checkpoint_every_steps: {max(1, steps // 4)}",
+    ]
+
+
+def _distillation(draft: Draft) -> list[str]:
+    student = draft.student
+    if student is None or student.is_teacher:
+        return []
+    lines = [
+        *_comment(describe_student(student, draft.wish, draft.budget)),
+        *_comment("It is fine-tuned in place of its teacher. pretraining.minutes is the time of each of the two."),
+        "distillation:",
+        f"  student: {{{', '.join(f'{name}: {value}' for name, value in student.model.items())}}}",
+    ]
+    if student.is_narrow:
+        lines += [
+            "  start: random  # of another width than its teacher",
+            "  hidden_state_weight: 0  # which compares states of one width; the next two compare those of all layers",
+            "  attention_score_weight: 1.0",
+            "  layer_state_weight: 1.0",
+        ]
+    return [
+        *lines,
+        "  batch_size: 32",
+        f"  total_steps: {student.steps}",
+        f"  warmup_steps: {max(1, min(student.steps // 10, 100))}",
+        "  learning_rate: 0.001",
     ]
 
 
