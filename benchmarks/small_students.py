@@ -19,7 +19,8 @@ itself, with its encoding, is timed for the first seed: the models take turns, a
 with one thread. The last row of the table is TF-IDF with a linear model, on the same rows.
 
 The data are in a folder, by default that of KBF_TEST_DATA: corpus/imdb_reviews.txt.zst and sst2/{train,dev,test}.tsv.
-`--keep` has everything that is made. The command may be killed and repeated: stages that have ended are found again and
+`--keep` has everything that is made, and results.json, from which `benchmarks/small_results.py` prints and draws
+again. The command may be killed and repeated: stages that have ended are found again and
 the one that was killed goes on from its checkpoint. Only texts are timed anew.
 """
 
@@ -30,16 +31,17 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.exported_models import INT8, POSITIONS
+from benchmarks.small_results import EIGHT, FORMATS, WORDS, add_outputs, show
 from benchmarks.speedrun import ALL, choose_steps_for, run_child, run_kbf
 from keras_bert_flow.results.manifest import read_costs
 
 ROOT = Path(__file__).parents[1]
-TEACHER, TINY, WORDS = "teacher", "TinyBERT", "TF-IDF"
+TEACHER, TINY = "teacher", "TinyBERT"
 ALONE = " without teacher"
 RECIPE = {
     **ALL,
@@ -85,8 +87,6 @@ SHAPES = {
     "MobileBERT": Shape("mobilebert", 6, 256),
 }
 STUDENTS = tuple(SHAPES)[1:]
-EIGHT = f"onnx{INT8}"
-FORMATS = ("torch", "transformers", "onnx", EIGHT)
 TEXTS, ROUNDS = 50, 7
 
 
@@ -111,7 +111,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=5, help="most epochs of fine-tuning")
     parser.add_argument("--layer-epochs", type=int, default=5, help=f"before them, of {TINY}")
     parser.add_argument("--tuning-rate", type=float, default=2e-4, help="learning rate of fine-tuning")
-    parser.add_argument("--figure", type=Path, help=".svg or .png to draw")
+    add_outputs(parser)
     parser.add_argument("--child", choices=CHILDREN, help=argparse.SUPPRESS)  # a process of its own
     arguments = parser.parse_args()
     if arguments.data is None:
@@ -149,11 +149,9 @@ def main() -> None:
         run_again(arguments, "words")
     times = json.loads(run_again(arguments, "time").splitlines()[-1])
     found = {name: values | {"times": times[name]} for name, values in found.items()}
-    found[WORDS] = json.loads(words.read_text())
-    (arguments.keep / "results.json").write_text(json.dumps(found, indent=1))
-    print_table(arguments, found)
-    if arguments.figure:
-        draw(arguments, found)
+    results = {"seeds": arguments.seeds, "models": found | {WORDS: json.loads(words.read_text())}}
+    (arguments.keep / "results.json").write_text(json.dumps(results, indent=1))
+    show(results, arguments.figure, arguments.page)
 
 
 def list_models(arguments: argparse.Namespace) -> list[str]:
@@ -408,7 +406,7 @@ def load_exported(model: Any) -> Callable[[str], Any]:
 CHILDREN = {"score": score, "words": score_words, "time": time_texts}
 
 
-# The table and the figure.
+# What is in the table besides.
 
 
 def describe(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
@@ -444,83 +442,6 @@ def count_parameters(path: Path) -> int:
 def count_bytes(folder: Path) -> int:
     """Return the size of the model in an exported folder, without its tokenizer."""
     return sum(path.stat().st_size for path in folder.glob("*.onnx*"))
-
-
-def spread(values: list[float]) -> str:
-    """Write a mean in percent with its standard error."""
-    if not values:
-        return "-"
-    mean = f"{100 * statistics.fmean(values):.1f}"
-    return mean + (f" ± {100 * statistics.stdev(values) / len(values) ** 0.5:.1f}" if len(values) > 1 else "")
-
-
-def list_rows(found: dict[str, dict[str, Any]]) -> Iterator[list[str]]:
-    for name, values in found.items():
-        dev, test = spread(values["dev"]), spread(values["test"])
-        if name == WORDS:
-            yield [name, *["-"] * 5, dev, test, *["-"] * 8]
-            continue
-        megabytes = [f"{values['bytes'][form] / 1e6:.1f}" for form in ("torch", *FORMATS[2:])]
-        times = [f"{1000 * values['times'][form]:.2f}" if form in values["times"] else "-" for form in FORMATS]
-        if EIGHT not in values["times"]:
-            megabytes[-1] = "-"
-        spent = [f"{values['steps']:,}", f"{values['minutes']:.1f}", f"{values['tuning_minutes']:.1f}"]
-        size = [values["shape"], f"{values['parameters'] / 1e6:.2f}"]
-        yield [name, *size, *spent, dev, test, spread(values.get(f"test{INT8}", [])), *megabytes, *times]
-
-
-def print_table(arguments: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
-    header = ["model", "layers × width", "million weights", "steps", "minutes", "minutes of fine-tuning", "dev, %"]
-    header += ["test, %", "test, ONNX int8, %", "MB, safetensors", "MB, ONNX", "MB, ONNX int8"]
-    header += ["ms a text, PyTorch", "ms, transformers", "ms, ONNX", "ms, ONNX int8"]
-    print("| " + " | ".join(header) + " |", "|---|---|" + "---:|" * (len(header) - 2), sep="\n")
-    for row in list_rows(found):
-        print("| " + " | ".join(row) + " |")
-    print(
-        f"\nMean ± standard error over seeds {', '.join(map(str, arguments.seeds))}. Minutes and milliseconds are of "
-        "the processor, with one thread: minutes of pre-training or distillation as measured, and of fine-tuning per "
-        "seed; milliseconds of one text of SST-2 by itself with its encoding, in transformers of the encoder alone."
-    )
-
-
-def draw(arguments: argparse.Namespace, found: dict[str, dict[str, Any]]) -> None:
-    """Draw the accuracy over the time of a text, with a point for each format, and over the size."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    from keras_bert_flow.evaluation.curves import COLOURS, GREY
-
-    markers = {"torch": "o", "onnx": "s", EIGHT: "^"}
-    names = {"torch": "PyTorch", "onnx": "ONNX", EIGHT: "ONNX int8"}
-    with rc_context({"svg.hashsalt": "small", "svg.fonttype": "none", "font.size": 9.5}):
-        figure = Figure(figsize=(7.6, 3.4), layout="constrained")
-        panels = figure.subplots(1, 2, sharey=True)
-        for (name, values), colour in zip(found.items(), [*COLOURS, *COLOURS], strict=False):
-            if name == WORDS:
-                continue
-            points = {form: values["test"] for form in markers if form in values["times"]}
-            if EIGHT in points:
-                points[EIGHT] = values[f"test{INT8}"]
-            for axes, scale, unit in ((panels[0], 1000, "times"), (panels[1], 1e-6, "bytes")):
-                x = [scale * values[unit][form] for form in points]
-                y = [100 * statistics.fmean(scores) for scores in points.values()]
-                axes.plot(x, y, color=colour, linewidth=0.8, label=name if axes is panels[0] else None)
-                for form, one, other in zip(points, x, y, strict=True):
-                    count = len(points[form])
-                    error = 100 * statistics.stdev(points[form]) / count**0.5 if count > 1 else 0
-                    axes.errorbar(one, other, error, fmt=markers[form], color=colour, markersize=5, linewidth=0.8)
-        for axes, label in zip(panels, ("milliseconds a text, one thread", "MB of the model"), strict=True):
-            axes.axhline(100 * statistics.fmean(found[WORDS]["test"]), color=GREY, linestyle="--", linewidth=1)
-            axes.set(xscale="log", xlabel=label)
-            axes.spines[["top", "right"]].set_visible(False)
-        for form, marker in markers.items():
-            panels[1].plot([], [], marker, color=GREY, markersize=5, label=names[form])
-        panels[1].plot([], [], "--", color=GREY, label=WORDS)
-        panels[0].set_ylabel("SST-2 test accuracy, %")
-        for axes in panels:
-            axes.legend(frameon=False, fontsize=8)
-        arguments.figure.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(arguments.figure, dpi=150, metadata={"Date": None} if arguments.figure.suffix == ".svg" else {})
 
 
 if __name__ == "__main__":

@@ -70,21 +70,22 @@ def time_model(model: Mapping[str, Any], length: int, form: str) -> float:
 
 def write_random(model: Mapping[str, Any], length: int, place: Path) -> Path:
     """Write the directory of a classifier with random weights, whose vocabulary is of numbered words."""
-    import keras_bert_flow as kbf
+    from keras_bert_flow.models.backbone import Backbone
+    from keras_bert_flow.models.heads.classifiers import TextClassifier
 
     shape, folder = dict(model), place / "model"
     words = range(shape["vocabulary_size"] - len(SPECIAL_PIECES))
     write_vocabulary(place / "vocab.txt", [*SPECIAL_PIECES, *(f"w{number}" for number in words)])
-    classifier = kbf.TextClassifier(kbf.Backbone(**shape, use_pooler=True), num_classes=len(LABELS), labels=LABELS)
+    classifier = TextClassifier(Backbone(**shape, use_pooler=True), num_classes=len(LABELS), labels=LABELS)
     classifier.save_to_preset(folder, vocabulary_path=place / "vocab.txt")
     make_task(TASK, labels=LABELS).save(folder, length)
     return folder
 
 
 def _load(folder: Path, length: int, form: str) -> Callable[[], Any]:
-    import keras_bert_flow as kbf
+    from keras_bert_flow.prediction.load import load
 
-    model, text = kbf.load(folder), " ".join(["w0"] * (length - 2))  # and [CLS] and [SEP]
+    model, text = load(folder), " ".join(["w0"] * (length - 2))  # and [CLS] and [SEP]
     return lambda: model.predict([text])
 
 
