@@ -126,6 +126,20 @@ def test_student_of_layers_is_an_encoder(records, untrained, tmp_path):
     )
 
 
+def test_random_student_of_layers_and_predictions_starts_from_counts(records, untrained, tmp_path):
+    """Its bias is that of a student whose layers are not compared."""
+    biases, narrow = [], make_config().distillation.student.model_copy(update={"family": "bert", "hidden_dim": 8})
+    shared = {"student": narrow, "start": "random", "hidden_state_weight": 0.0, "total_steps": 1, "warmup_steps": 1}
+    for name, layers in (("layers", {"layer_state_weight": 1.0}), ("predictions", {})):
+        config = make_config(**shared, **layers)
+        counts = {"output_bias": "unigram", "token_embeddings": "co_occurrence"}
+        config = config.model_copy(update={"pretraining": config.pretraining.model_copy(update=counts)})
+        output = distill(config, records, untrained, tmp_path / name, lambda line: None)
+        biases.append(load_file(output / "initial" / "model.safetensors")["cls.predictions.bias"])
+    np.testing.assert_array_equal(*biases)
+    assert np.std(biases[0]) > 0.1 and np.exp(biases[0]).sum() == pytest.approx(1, rel=1e-5)
+
+
 def test_settings_that_are_off_are_in_no_key(records, untrained):
     """As results have it that were made before there were such settings."""
     config = make_config()

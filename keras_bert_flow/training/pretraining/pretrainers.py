@@ -132,8 +132,9 @@ def set_initial_tokens(
     batches = list(read_tokens(records.uncut, records.record_length))  # at most 128 MB, read once for both
     if settings.output_bias == "unigram":
         counts = count_tokens(batches, vocabulary_size, special)
+        headed = getattr(model, "student", model)  # a student whose layers are compared is called as a whole
         for name in {"mlm", WORDS} & model.output.keys():
-            model.get_layer(name).bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
+            headed.get_layer(name).bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
     if settings.token_embeddings == "co_occurrence":
         vectors, token_ids = make_token_vectors(batches, vocabulary_size, special, width, seed)
         values = np.array(read_variable(table))

@@ -65,9 +65,10 @@ def test_wish_that_says_nothing_is_refused(text):
         read_wish(text)
 
 
-def test_students_fit_the_rules_of_their_teacher():
+@pytest.mark.parametrize("sizes", [{}, {"hidden_dim": 200, "num_heads": 4, "intermediate_dim": 800}])
+def test_students_fit_the_rules_of_their_teacher(sizes):
     """What `kbf distill` checks before its work holds for each of them, and none is as large as the teacher."""
-    teacher = resolve_shape(ModelConfig(size="medium", max_positions=128), 4000)
+    teacher = resolve_shape(ModelConfig(size="medium", max_positions=128, **sizes), 4000)
     students = list_students(teacher, "", 32)
     assert len({(one.model["num_layers"], one.model["hidden_dim"]) for one in students}) == len(students)
     for student in students:
