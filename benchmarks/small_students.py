@@ -179,6 +179,7 @@ def train(arguments: argparse.Namespace, name: str) -> None:
     folder, records = arguments.keep / name, build_records(arguments)
 
     def run(steps: int, output: Path) -> float:
+        """Train, unless it is done, and return the processor seconds of all processes that did."""
         every = max(1, steps // 5)
         settings = RECIPE | {
             "sequence_length": arguments.sequence_length,
@@ -198,7 +199,8 @@ def train(arguments: argparse.Namespace, name: str) -> None:
         options = ["--config", ROOT / "configs" / "imdb_sst2.yaml", "--records", records, "--output", output]
         if name == TEACHER or name.endswith(ALONE):
             values = as_settings("model", model) | as_settings("pretraining", settings | schedule)
-            return run_kbf(arguments, "pretrain", *options, **values)
+            run_kbf(arguments, "pretrain", *options, **values)
+            return 60 * count_minutes(output)
         settings |= {"bag_of_words": 0.0, **({"output_bias": "zeros"} if name == TINY else {})}
         distillation = {"student": model, "start": "teacher" if name == "DistilBERT" else "random", **schedule}
         if name == TINY:
@@ -207,7 +209,8 @@ def train(arguments: argparse.Namespace, name: str) -> None:
             distillation |= {"hidden_state_weight": 0.0}
         values = as_settings("pretraining", settings) | {"distillation": distillation}
         teacher = arguments.keep / TEACHER / "run" / "model"
-        return run_kbf(arguments, "distill", "--teacher", teacher, *options, **values)
+        run_kbf(arguments, "distill", "--teacher", teacher, *options, **values)
+        return 60 * count_minutes(output)
 
     place = folder / "steps.json"
     if not place.exists():

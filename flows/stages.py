@@ -153,8 +153,11 @@ def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
 
 
 def in_time(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Callable[[StageRun], Path]:
-    """Return `make`, which in a run with `minutes` tells pre-training and fine-tuning what is left of them."""
-    own = {PRETRAINING.name: config.pretraining.minutes, FINETUNING.name: config.finetuning.minutes}
+    """Return `make`, which in a run with `minutes` tells the stages that train what is left of them."""
+    # In the order of the run; a distillation has the minutes of pre-training.
+    own = {} if config.has_own_teacher else {PRETRAINING.name: config.pretraining.minutes}
+    own |= {} if config.distillation is None else {DISTILLATION.name: config.student.pretraining.minutes}
+    own[FINETUNING.name] = config.finetuning.minutes
     minutes = config.minutes
     if minutes is None:
         return make
@@ -165,7 +168,8 @@ def in_time(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Callabl
         share = own.get(stage.name)
         if share is None:
             return make(stage)
-        later = (own[FINETUNING.name] or 0.0) if stage.name == PRETRAINING.name else 0.0
+        names = list(own)
+        later = sum(own[name] or 0.0 for name in names[names.index(stage.name) + 1 :])
         seconds = max(LEAST_STAGE_SECONDS, (ends - time.time()) * share / (share + later))
         return make(replace(stage, environment={**stage.environment, STAGE_SECONDS: f"{seconds:.0f}"}))
 

@@ -228,8 +228,9 @@ class PipelineConfig(Settings):
     minutes: float | None = Field(
         None,
         gt=0,
-        description="Minutes that `kbf run` should take: it shortens pre-training and fine-tuning, if they have "
-        "`minutes`, by what the other stages take more than the rest. Default: each stage has its own limit, if any.",
+        description="Minutes that `kbf run` should take: it shortens pre-training, distillation and fine-tuning, if "
+        "they have `minutes`, by what the other stages take more than the rest. Default: each stage has its own limit, "
+        "if any.",
     )
     corpus: CorpusConfig = Field(default_factory=CorpusConfig, description="The text.")
     vocabulary: VocabularyConfig = Field(default_factory=VocabularyConfig, description="The vocabulary.")

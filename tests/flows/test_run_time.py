@@ -1,4 +1,4 @@
-"""A run with `minutes` tells pre-training and fine-tuning how long they may take."""
+"""A run with `minutes` tells pre-training, distillation and fine-tuning how long they may take."""
 
 import time
 from pathlib import Path
@@ -37,6 +37,17 @@ def test_what_is_left_is_shared_as_the_stages_share_it(monkeypatch, spent):
         "pretraining": pytest.approx(left * 4 / 6, abs=2),
         "finetuning": pytest.approx(left, abs=2),  # which begins later, with less
     }
+
+
+def test_distillation_has_the_minutes_of_pretraining(monkeypatch):
+    found = told(monkeypatch, 0, minutes=11, distillation={})
+    assert found == {
+        "pretraining": pytest.approx(600 * 4 / 10, abs=2),
+        "distillation": pytest.approx(600 * 4 / 6, abs=2),
+        "finetuning": pytest.approx(600, abs=2),
+    }
+    found = told(monkeypatch, 0, minutes=11, distillation={"teacher": "given"}, vocabulary={"file": "vocab.txt"})
+    assert found == {"distillation": pytest.approx(600 * 4 / 6, abs=2), "finetuning": pytest.approx(600, abs=2)}
 
 
 def test_a_run_that_is_late_trains_a_little(monkeypatch):
