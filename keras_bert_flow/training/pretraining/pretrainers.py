@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.sparse import coo_matrix, csr_matrix
@@ -132,7 +133,7 @@ def set_initial_tokens(
     batches = list(read_tokens(records.uncut, records.record_length))  # at most 128 MB, read once for both
     if settings.output_bias == "unigram":
         counts = count_tokens(batches, vocabulary_size, special)
-        headed = getattr(model, "student", model)  # a student whose layers are compared is called as a whole
+        headed: Any = getattr(model, "student", model)  # a student whose layers are compared is called as a whole
         for name in {"mlm", WORDS} & model.output.keys():
             headed.get_layer(name).bias.assign(np.log((counts + 1.0) / (counts + 1.0).sum()).astype("float32"))
     if settings.token_embeddings == "co_occurrence":
