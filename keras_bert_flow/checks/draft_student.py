@@ -59,7 +59,7 @@ def read_wish(text: str) -> Wish:
     units = {unit.lower(): unit for unit in UNITS}
     if found is None or found[2].lower() not in units or (found[3] or "") not in FORMS or not float(found[1]):
         raise ValueError(
-            "`--small` must be a number above 0 of MB or ms, such as 20MB, 3ms, 5MB-int8 or 1ms-onnx. "
+            "`--small` must be a number above 0 of MB or ms, such as 20MB, 10ms, 5MB-int8 or 1ms-onnx. "
             f"Received: {text!r}. Try 20MB."
         )
     return Wish(float(found[1]), units[found[2].lower()], found[3] or "")
@@ -186,15 +186,16 @@ def choose_student(
     known = [_measure(own, pieces, wish.form, length), *list_students(teacher, wish.form, length)]
     if wish.unit == "MB":
         place = next((number for number, one in enumerate(known) if one.megabytes <= wish.amount), None)
-        milliseconds, least = None, f"{known[-1].megabytes:.1f} MB"
+        milliseconds, least, remedy = None, f"{known[-1].megabytes:.1f} MB", ""
     else:
         known.sort(key=lambda student: -student.flops)
         place, seconds = time_students([student.arguments(pieces) for student in known], wish, length, backend)
         milliseconds, least = 1000 * seconds, f"{1000 * seconds:.2g} ms here"
+        remedy = "" if wish.form else f", or for {wish}-onnx"
     if place is None:
         raise ValueError(
             f"`--small` must have room for the smallest student of the drafted {budget.size} model. Received: {wish}; "
-            f"that one, {known[-1]}, takes {least}. Ask for more."
+            f"that one, {known[-1]}, takes {least}. Ask for more{remedy}."
         )
     chosen = replace(known[place], milliseconds=milliseconds, text_tokens=length)
     if chosen.is_teacher:

@@ -270,7 +270,7 @@ def init(
         str | None,
         typer.Option(
             metavar="MOST",
-            help="Also draft the distillation of the largest student that fits: 20MB of model.safetensors, or 3ms for "
+            help="Also draft the distillation of the largest student that fits: 20MB of model.safetensors, or 10ms for "
             "a text of median length on one thread, measured here; 5MB-int8, 1ms-onnx, 1ms-int8: as ONNX.",
         ),
     ] = None,
