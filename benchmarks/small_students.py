@@ -99,6 +99,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--students", nargs="*", default=list(STUDENTS), choices=STUDENTS)
     parser.add_argument("--alone", nargs="*", default=[], choices=STUDENTS, help="also pre-trained without a teacher")
     parser.add_argument("--sizes", nargs="+", default=[], metavar="NAME=LAYERSxWIDTH", help="other shapes")
+    embeddings = "initial token embeddings of students that start from random weights; counts take minutes of theirs"
+    parser.add_argument("--embeddings", default="co_occurrence", choices=("co_occurrence", "random"), help=embeddings)
     parser.add_argument("--heads", type=int, default=4, help="of every model")
     parser.add_argument("--teacher-minutes", type=float, default=40.0, help="processor time of its pre-training")
     parser.add_argument("--minutes", type=float, default=15.0, help="processor time of a distillation")
@@ -201,7 +203,11 @@ def train(arguments: argparse.Namespace, name: str) -> None:
             values = as_settings("model", model) | as_settings("pretraining", settings | schedule)
             run_kbf(arguments, "pretrain", *options, **values)
             return 60 * count_minutes(output)
-        settings |= {"bag_of_words": 0.0, **({"output_bias": "zeros"} if name == TINY else {})}
+        settings |= {
+            "bag_of_words": 0.0,
+            "token_embeddings": arguments.embeddings,
+            **({"output_bias": "zeros"} if name == TINY else {}),
+        }
         distillation = {"student": model, "start": "teacher" if name == "DistilBERT" else "random", **schedule}
         if name == TINY:
             distillation |= LAYERS | dict.fromkeys(OTHERS, 0.0)
