@@ -139,12 +139,21 @@ def next_seed(generator: keras.random.SeedGenerator) -> Tensor:
     import torch
 
     state = value_of(generator.state)
-    seed = state * 1  # a copy
     if is_outside_scopes():
-        state[1] += 1
+        seed = state.clone()
+        state.add_(_next_draw(state.dtype, state.device))
     else:
+        seed = state * 1  # a copy
         generator.state.assign(seed + torch.arange(2, dtype=seed.dtype, device=seed.device))
     return seed
+
+
+@functools.cache
+def _next_draw(dtype: Any, device: Any) -> Tensor:
+    """Return what leads from one state of a seed generator to the next."""
+    import torch
+
+    return torch.arange(2, dtype=dtype, device=device)
 
 
 def _drop_by_hash(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
@@ -170,14 +179,18 @@ def _drop_in_torch(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
 
     if inputs.device.type == "meta":
         return torch.empty_like(inputs)
-    draw = _draw_as_one if is_recording() else _draw_uncompiled()
+    draw = _draw_as_one if is_recording() else _draw_in_torch
+    if draw is _draw_in_torch and torch.compiler.is_compiling():
+        draw = _draw_uncompiled()
     if inputs.device.type != "cpu":  # no generator of PyTorch takes its seed from the device without waiting for it
         draw = _draw_by_hash
     draws = draw(list(inputs.shape), seed)
     mask = torch.empty(inputs.shape, dtype=inputs.dtype, device=inputs.device)
     torch.ge(draws, dropped - STEPS // 2, out=mask)
-    # Two products: a mask of 1.111 would be rounded to 1.109 in bfloat16, which biases all values.
-    return (inputs * mask) * (STEPS / (STEPS - dropped))
+    scale = STEPS / (STEPS - dropped)
+    if inputs.dtype == torch.float32:
+        return inputs * mask.mul_(scale)
+    return (inputs * mask) * scale  # a mask of 1.111 would be rounded to 1.109 in bfloat16, which biases all values
 
 
 def _draw_in_torch(shape: list[int], seed: Tensor) -> Tensor:
