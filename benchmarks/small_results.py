@@ -18,7 +18,7 @@ EIGHT = f"onnx{INT8}"
 FORMATS = ("torch", "transformers", "onnx", EIGHT)
 WEIGHED = ("torch", "onnx", EIGHT)
 MARKERS = {"torch": ("o", "PyTorch"), "onnx": ("s", "ONNX"), EIGHT: ("^", "ONNX int8")}
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+BEGIN, END = "[measured]: #", "[as measured]: #"  # Markdown shows neither
 ALTERNATIVE = "Accuracy on SST-2 of a teacher and its students, over the time of a text and the size of the model"
 HEADER = (
     *("model", "layers × width", "million weights", "steps", "minutes", "minutes of fine-tuning"),
@@ -63,7 +63,7 @@ def show(results: Mapping[str, Any], figure: Path | None, page: Path | None) -> 
         text = page.read_text(encoding="utf-8")
         before, after = text.split(BEGIN)[0], text.split(END)[1]
         image = [f"![{ALTERNATIVE}]({os.path.relpath(figure, page.parent)})", ""] if figure else []
-        page.write_text("\n".join([f"{before}{BEGIN}", *image, *lines, f"{END}{after}"]), encoding="utf-8")
+        page.write_text("\n".join([f"{before}{BEGIN}", "", *image, *lines, "", f"{END}{after}"]), encoding="utf-8")
 
 
 def list_rows(models: Mapping[str, Any]) -> Iterator[list[str]]:
