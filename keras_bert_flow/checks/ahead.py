@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -146,17 +147,17 @@ def compiler_environment(device: Device, folder: Path, count: int = 1) -> dict[s
 
 def _start(phase: PipelineConfig, device: Device, folder: Path) -> subprocess.Popen:
     """Start a process that compiles; see `main`."""
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead"),
-            *(json.dumps(asdict(device)), str(folder), phase.model_dump_json()),
-        ],
-        env=os.environ | compiler_environment(device, folder, phase.distribution.model_parallel or 1),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as given:  # arguments could be read by others, and be too long
+        given.write(phase.model_dump_json())
+        given.seek(0)
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "keras_bert_flow.checks.ahead", json.dumps(asdict(device)), str(folder)],
+            env=os.environ | compiler_environment(device, folder, phase.distribution.model_parallel or 1),
+            stdin=given,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
 
 def _finish(process: subprocess.Popen, device: Device) -> dict[str, Any]:
@@ -236,11 +237,11 @@ def _advise(config: PipelineConfig, device: Device) -> str:
 # The process that compiles: the only part that imports JAX and Keras.
 
 
-def main(description: str, folder: str, configuration: str) -> None:
-    """Compile the step of a configuration, and print what it takes as one line of JSON."""
+def main(description: str, folder: str) -> None:
+    """Compile the step of the configuration on standard input, and print what it takes as one line of JSON."""
     sys.path.insert(0, folder)
     device = Device(**json.loads(description))
-    config = PipelineConfig.model_validate_json(configuration)
+    config = PipelineConfig.model_validate_json(sys.stdin.read())
     peak_flops = find_peak(config, device)
     import keras
 
