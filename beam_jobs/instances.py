@@ -135,9 +135,11 @@ class MeasureCorpus(beam.PTransform):
 
     def __init__(self, config: RecordsConfig, exchange: Exchange):
         super().__init__()
-        length, objective = config.sequence_length, find_objective(config.objective)
-        of_pieces = objective.estimate_instances(length, config.short_fraction)
-        self._estimate = estimate_packed(length) if config.packing else of_pieces
+        if config.packing:
+            self._estimate = estimate_packed(config.sequence_length)
+        else:
+            objective = find_objective(config.objective)
+            self._estimate = objective.estimate_instances(config.sequence_length, config.short_fraction)
         self._exchange = exchange
 
     def expand(self, batches):
@@ -187,7 +189,8 @@ def add_sizes(sizes: Iterable[CorpusSize]) -> CorpusSize:
 
 MASKING = JobPart("masking", DOCUMENTS)
 DOCUMENTS_A_POOL = 64  # enough for a random choice of a document, few enough to hold in memory
-PACKED_DOCUMENTS = 1024  # in a pool whose texts share rows, of which the last is not full
+# A pool whose texts share rows, of which the last is not full, has more short documents: about a megabyte, at most.
+PACKED_DOCUMENTS, PACKED_BYTES = 1024, 1_000_000
 TRAIN, HELD_OUT = "train", "held_out"
 # TRAIN or HELD_OUT; distinct documents, ordered by id; the number of additional copies
 DocumentPool = tuple[str, list[TokenizedDocument], int]
@@ -220,12 +223,12 @@ class PoolDocuments(beam.PTransform):
     def __init__(self, rule: RecordRule, exchange: Exchange):
         super().__init__()
         self._held_out_fraction, self._seed = rule.config.held_out_fraction, rule.seed
-        self._pool_size = PACKED_DOCUMENTS if rule.config.packing else DOCUMENTS_A_POOL
+        self._is_packed = rule.config.packing
         self._exchange = exchange
 
     def expand(self, inputs):  # a dict of collections, for which Beam has no type hint
         size = beam.pvalue.AsSingleton(inputs["size"])
-        choice = (self._held_out_fraction, self._seed, self._pool_size)
+        choice = (self._held_out_fraction, self._seed, self._is_packed)
         placed = inputs["documents"] | "ChoosePools" >> beam.FlatMap(place_documents, size, *choice)
         buckets = inputs["size"] | "ListBuckets" >> beam.FlatMap(lambda size: range(_count_buckets(size)))
         sort = self._exchange.sort("pools", read_pools, divide=find_pool)
@@ -233,7 +236,7 @@ class PoolDocuments(beam.PTransform):
 
 
 def place_documents(
-    batch: list[bytes], size: CorpusSize, held_out_fraction: float, seed: int, pool_size: int = DOCUMENTS_A_POOL
+    batch: list[bytes], size: CorpusSize, held_out_fraction: float, seed: int, is_packed: bool = False
 ) -> Iterator[tuple[int, list[bytes]]]:
     """Assign packed documents to pools; yield each bucket of pools with its items: a pool's name and a document.
 
@@ -242,10 +245,13 @@ def place_documents(
         size: of the corpus.
         held_out_fraction: fraction of its documents to hold out.
         seed: seed of the choice of a document's part, training or held out, and of its pool there.
-        pool_size: documents of a pool, about.
+        is_packed: whether its texts share rows.
     """
     is_held_out, pool_number = held_out_choice(held_out_fraction, seed), keyed_numbers(seed, "pool")
-    shares = (1 - held_out_fraction, held_out_fraction)
+    shares, pool_size = (1 - held_out_fraction, held_out_fraction), DOCUMENTS_A_POOL
+    if is_packed:
+        a_megabyte = PACKED_BYTES * size.documents // max(1, size.text_bytes)
+        pool_size = min(PACKED_DOCUMENTS, max(pool_size, a_megabyte))
     pools = [max(1, int(size.documents * share) // pool_size) for share in shares]  # to train on, held out
     buckets = _count_buckets(size)
     placed: defaultdict[int, list[bytes]] = defaultdict(list)

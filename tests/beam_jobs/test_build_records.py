@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from beam_jobs.instances import DOCUMENTS_A_POOL, CorpusSize, place_documents
+from beam_jobs.instances import DOCUMENTS_A_POOL, PACKED_DOCUMENTS, CorpusSize, place_documents
 from keras_bert_flow.checks.diagnose import examine_records
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.records.example import decode_record
@@ -186,6 +186,15 @@ def test_pools_hold_enough_documents_to_choose_from(held_out_fraction):
     for part in filter(sizes.get, sizes):
         assert 0.9 * DOCUMENTS_A_POOL < np.mean(sizes[part]) < 2 * DOCUMENTS_A_POOL
         assert min(sizes[part]) > DOCUMENTS_A_POOL / 2  # four standard deviations of a Poisson number
+
+
+@pytest.mark.parametrize(("text_bytes", "expected"), [(100, PACKED_DOCUMENTS), (5_000, 200), (1_000_000, 64)])
+def test_pools_whose_texts_share_rows_hold_more_short_documents(text_bytes, expected):
+    total = 20_000
+    documents = [number.to_bytes(ID_BYTES, "big") for number in range(total)]
+    placed = place_documents(documents, CorpusSize(total, total * text_bytes, 0), 0.0, 1, is_packed=True)
+    pools = {item[:-ID_BYTES] for _, items in placed for item in items}
+    assert abs(total / len(pools) - expected) < 0.1 * expected
 
 
 # Bad input
