@@ -179,9 +179,8 @@ def _drop_in_torch(inputs: Tensor, seed: Tensor, dropped: int) -> Tensor:
 
     if inputs.device.type == "meta":
         return torch.empty_like(inputs)
-    draw = _draw_as_one if is_recording() else _draw_in_torch
-    if draw is _draw_in_torch and torch.compiler.is_compiling():
-        draw = _draw_uncompiled()
+    draw = _draw_uncompiled() if torch.compiler.is_compiling() else _draw_in_torch
+    draw = _draw_as_one if is_recording() else draw
     if inputs.device.type != "cpu":  # no generator of PyTorch takes its seed from the device without waiting for it
         draw = _draw_by_hash
     draws = draw(list(inputs.shape), seed)

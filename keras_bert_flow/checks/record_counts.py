@@ -247,9 +247,9 @@ class RecordCounts:
         inside = np.arange(originals.shape[1]) < lengths[:, None]
         separators = ((originals == sep) & inside).sum(1)
         is_end = inside & np.concatenate([is_start[:, 1:] | ~inside[:, 1:], np.ones((len(inside), 1), bool)], axis=1)
-        is_framed = ((((originals == cls) & inside) == is_start) & ((originals == sep) | ~is_end)).all(1) & (
-            lengths > 1
-        )
+        are_right = ((originals == cls) & inside) == is_start
+        are_right &= (originals == sep) | ~is_end
+        is_framed = are_right.all(1) & (lengths > 1)
         if not self.layout.sentence_label:
             return is_framed & (separators >= 1), (segment_ids == 0).all(1)
         first_sep = np.argmax(originals == sep, axis=1)
