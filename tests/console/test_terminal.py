@@ -26,10 +26,13 @@ def on_terminal(write, encoding: str = "utf-8") -> str:
     leader, follower = pty.openpty()
     with open(follower, "w", encoding=encoding) as file:
         write(file)
+        file.write("\x03")
         file.flush()
-        shown = os.read(leader, 1 << 16)
+        shown = b""
+        while not shown.endswith(b"\x03"):  # a read returns what the terminal has received by then
+            shown += os.read(leader, 1 << 16)
     os.close(leader)
-    return shown.decode(encoding).replace("\r\n", "\n")
+    return shown[:-1].decode(encoding).replace("\r\n", "\n")
 
 
 def in_file(write, path: Path) -> bytes:
