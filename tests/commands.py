@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.forks import ROOT, can_fork, run_forked
 from tests.patience import PATIENCE_SECONDS
 from tests.strangers import folder_for_commands
 
@@ -15,10 +16,11 @@ def kbf(*arguments: str | Path, environment: dict[str, str] | None = None, timeo
     Returns:
         (status, standard output, standard error).
     """
+    here = {"KERAS_BACKEND": "torch", "PYTHONPATH": str(ROOT)}
+    variables = os.environ | here | (environment or {})
+    if can_fork(variables):
+        return run_forked([*map(str, arguments)], variables, folder_for_commands(), timeout)
     command = [sys.executable, "-m", "keras_bert_flow", *map(str, arguments)]
-    quickest_to_load = {"KERAS_BACKEND": "jax"}
-    here = {"PYTHONPATH": str(Path(__file__).parents[1])}
-    variables = os.environ | quickest_to_load | here | (environment or {})
     done = subprocess.run(
         command, cwd=folder_for_commands(), env=variables, capture_output=True, text=True, timeout=timeout, check=False
     )

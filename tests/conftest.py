@@ -11,6 +11,8 @@ import signal
 
 import pytest
 
+from tests.forks import start_forking
+
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 os.environ.setdefault("KBF_PROGRESS", "off")  # which tests of progress and of next steps turn on
 
@@ -38,6 +40,12 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """Have the garbage collector pass over the hundreds of thousands of objects of what is imported by then."""
+    """Have the garbage collector pass over the hundreds of thousands of objects of what is imported by then.
+
+    It passes over others after more allocations than the 700 of Python's own setting, which take a tenth of the time
+    of a test that builds models. Commands are forked from here, where no test has started a thread.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    start_forking()

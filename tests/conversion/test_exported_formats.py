@@ -72,7 +72,7 @@ def test_texts_beyond_the_last_position_are_refused(tagger):
                 run(inputs)
 
 
-@pytest.mark.slow_compiled
+@pytest.mark.slow
 def test_documented_loading_works(tagger, monkeypatch):
     model, exported, format = tagger
     scripts = re.findall(r"```python\n(.*?)```", DOCS.read_text(encoding="utf-8"), re.DOTALL)

@@ -59,7 +59,7 @@ def list_heads():
         is_first = kind == next(name for name in HEADS if HEADS[name] == head)
         for family in FAMILIES:
             marks = [] if is_first or family == "electra" else [pytest.mark.slow]
-            marks += [] if kind == "classification" else [pytest.mark.slow_compiled]
+            marks += [] if (kind, family) == ("classification", "electra") else [pytest.mark.slow_compiled]
             yield pytest.param(kind, family, marks=marks)
 
 
@@ -163,8 +163,7 @@ def test_layers_of_albert_share_weights_by_groups(tmp_path, groups):
 
 
 @pytest.mark.parametrize("sharing", ["attention", "feed_forward"])
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.first_form_compiled
+@pytest.mark.slow_compiled
 def test_albert_that_shares_a_part_of_each_block_travels(tmp_path, sharing):
     model = randomise(make_backbone("albert", num_layers=3, num_groups=3, sharing=sharing))
     inputs, mask = make_ids(make_inputs()), make_inputs()["padding_mask"].astype(bool)

@@ -50,7 +50,7 @@ def damage_a_record_of_training(folder):
     write_manifest(folder, "records", "k", read_manifest(folder).config, {}, {}, known)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_fit_names_the_damaged_record(folder):
     damage_a_record_of_training(folder)
     model = make_pretrainer(make_tiny_config().model, 50)

@@ -113,6 +113,7 @@ def test_stopped_run_is_resumed_with_the_same_bits(tmp_path):
 
 
 @on_jax
+@pytest.mark.first_form_compiled
 @pytest.mark.parametrize("options", [{"num_groups": 1}, {"num_groups": 2, "sharing": "attention"}])
 def test_blocks_that_share_weights_are_refused(options):
     backbone = Backbone("albert", **SMALL | options)

@@ -118,6 +118,7 @@ def compute(backbone, inputs, weights):
 
 
 @pytest.mark.first_form_compiled
+@pytest.mark.slow_on_tensorflow
 @pytest.mark.parametrize("kind", KINDS)
 def test_packed_row_is_its_texts_alone(monkeypatch, kind):
     backbone = make_backbone(kind, monkeypatch)

@@ -49,7 +49,7 @@ def called():
     return Called()
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_threads_get_the_results_of_one(called):
     errors = []
 

@@ -64,7 +64,7 @@ def test_tags_are_weighted_by_token(ignored, weights):
     assert logs["accuracy"] == pytest.approx((hits * weights).sum() / weights.sum(), abs=1e-6)
 
 
-@pytest.mark.slow_on_tensorflow
+@pytest.mark.slow_compiled
 def test_spans_have_the_mean_of_both_cross_entropies():
     # The empty text has no weight: all its logits are so low that float32 has no room for the logarithm of their sum.
     labels, weights = make_task_labels("question_answering"), np.array([1, 2, 0.5, 0], "float32")

@@ -41,6 +41,7 @@ def test_texts_give_what_their_inputs_give(model, folder):
     np.testing.assert_allclose(model.predict("a b", verbose=0), wanted[:1], atol=1e-6)
 
 
+@pytest.mark.any_backend
 def test_columns_of_pandas_are_texts(model):
     pandas = pytest.importorskip("pandas")
     table = pandas.DataFrame({"text": TEXTS, "label": NAMES})

@@ -75,6 +75,7 @@ def test_numbers_agree_with_a_count_by_hand(good):
     assert set(words) <= set(range(5, 9))
 
 
+@pytest.mark.slow
 def test_numbers_agree_with_those_of_the_jobs(tmp_path, good):
     """The Beam jobs count the same text on their own way through it."""
     corpus = CorpusConfig(input=(good,))
