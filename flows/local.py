@@ -27,8 +27,7 @@ from flows.plan import is_soon_digested
 from flows.server import POLL_SECONDS, RUN_LOGGERS, answers, check_chosen_server, find_chosen_server, running_server
 from flows.stages import IS_THERE, REPORT, StageError, find_all
 from keras_bert_flow.console import interrupts
-from keras_bert_flow.console.interrupts import handling_signals
-from keras_bert_flow.console.job_progress import RUN_BEGAN, command_seconds
+from keras_bert_flow.console.interrupts import RUN_BEGAN, command_seconds, handling_signals
 from keras_bert_flow.console.progress import working
 from keras_bert_flow.files.outputs import explain_os_error
 from keras_bert_flow.results.artifacts import removed_on_leaving, write_atomically

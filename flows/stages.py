@@ -17,7 +17,7 @@ from flows.parameters import local_runs, write_config
 from keras_bert_flow.checks.stages import check_label_words
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console import interrupts
-from keras_bert_flow.console.job_progress import RUN_BEGAN, STAGE_SECONDS
+from keras_bert_flow.console.interrupts import RUN_BEGAN, STAGE_SECONDS
 from keras_bert_flow.files.paths import find_address, make_folder, name_path
 from keras_bert_flow.results.adoption import find_earlier
 from keras_bert_flow.results.artifacts import locked

@@ -15,8 +15,7 @@ import typer
 
 from keras_bert_flow.cli.application import explain
 from keras_bert_flow.console import interrupts
-from keras_bert_flow.console.interrupts import handling_signals, leave, leave_at_once
-from keras_bert_flow.console.job_progress import timing_command
+from keras_bert_flow.console.interrupts import handling_signals, leave, leave_at_once, timing_command
 from keras_bert_flow.installed import check_packages, child_environment
 
 # file of this room → its commands, in the order in which the help lists them

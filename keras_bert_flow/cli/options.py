@@ -18,9 +18,9 @@ from keras_bert_flow.config.pretraining import AUTO
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.console import interrupts
 from keras_bert_flow.console.interrupts import UNATTENDED, ending_with
-from keras_bert_flow.console.job_progress import MB, expect, following_job, is_told
+from keras_bert_flow.console.job_progress import MB, expect, following_job
 from keras_bert_flow.console.progress import working
-from keras_bert_flow.console.terminal import show
+from keras_bert_flow.console.terminal import is_told, show
 from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.files.paths import check_local, find_address, name_argument
 from keras_bert_flow.installed import BACKENDS, KERAS_BACKEND, check_backend, find_backend

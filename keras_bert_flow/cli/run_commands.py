@@ -31,9 +31,8 @@ from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import MatrixConfig, PipelineConfig, list_cells
 from keras_bert_flow.config.pretraining import AUTO
-from keras_bert_flow.console.job_progress import is_told
 from keras_bert_flow.console.progress import working
-from keras_bert_flow.console.terminal import show
+from keras_bert_flow.console.terminal import is_told, show
 from keras_bert_flow.files.outputs import check_place
 from keras_bert_flow.files.paths import find_address, name_path
 from keras_bert_flow.installed import ROOT

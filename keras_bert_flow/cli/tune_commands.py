@@ -13,9 +13,8 @@ from keras_bert_flow.cli.options import ChosenBackend, ConfigFile, Overrides, ch
 from keras_bert_flow.cli.run_commands import check_whole_run
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import TuningConfig
-from keras_bert_flow.console.job_progress import is_told
 from keras_bert_flow.console.progress import working
-from keras_bert_flow.console.terminal import show
+from keras_bert_flow.console.terminal import is_told, show
 from keras_bert_flow.files.inputs import InputStates
 from keras_bert_flow.files.paths import check_work_folder, make_folder
 from keras_bert_flow.installed import check_installed

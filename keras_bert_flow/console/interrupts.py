@@ -1,4 +1,4 @@
-"""Signals and exit statuses: end a command with one line and a status on Ctrl-C, SIGTERM or SIGHUP.
+"""The end of a command: by a signal, with one line and a status, or by its time.
 
 Ctrl-Z stops, and `fg` continues, a command together with its child processes, some of which have process groups of
 their own. The handlers raise no exception. An exception raised inside a C++ callback, as in the imports and compilers
@@ -11,6 +11,7 @@ import signal
 import stat
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import NoReturn
@@ -213,3 +214,32 @@ def _continue_paused() -> None:
 def _mute() -> None:
     """Silence standard error: other threads fail when the processes and files that they use are ended or removed."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
+# How long a command has run, and how much longer the stage that it is may take.
+
+RUN_BEGAN = "KBF_RUN_BEGAN"  # variable: when the run of a command began, seconds since 1970
+STAGE_SECONDS = "KBF_STAGE_SECONDS"  # variable: most seconds of the stage that a command is
+_command_began: float | None = None
+
+
+@contextmanager
+def timing_command() -> Iterator[None]:
+    """Count the time of a command, within the block: the loading of Keras is part of it."""
+    global _command_began
+    before, _command_began = _command_began, time.monotonic()
+    try:
+        yield
+    finally:
+        _command_began = before
+
+
+def command_seconds() -> float:
+    """Return for how long the command has run; 0.0 in a program of a user's."""
+    return 0.0 if _command_began is None else time.monotonic() - _command_began
+
+
+def stage_seconds(minutes: float) -> float:
+    """Return how much longer a stage may take that has so many minutes, fewer if the run that it is of says so."""
+    allowed = float(os.environ.get(STAGE_SECONDS, "inf"))
+    return min(60 * minutes, allowed) - command_seconds()

@@ -1,12 +1,10 @@
-"""Progress of a job in other processes, and how long a command has run and may still run.
+"""Progress of a job in other processes.
 
 Workers append lines to a file that an environment variable names; the waiting command reads the new lines.
 """
 
 import os
-import sys
 import tempfile
-import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -17,14 +15,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keras_bert_flow.console.interrupts import on_leaving
-from keras_bert_flow.console.terminal import escape_controls, show
 
 VARIABLE = "KBF_JOB_PROGRESS"
 MB = "MB"
 DOCUMENTS = "documents"
 _DONE = "="  # in place of a unit
-TOLD_AFTER_SECONDS = 3.0
-HIDDEN = "KBF_PROGRESS"  # set to `off`, only training reports progress
 
 
 class JobPart(NamedTuple):
@@ -32,24 +27,6 @@ class JobPart(NamedTuple):
 
     name: str
     unit: str = ""
-
-
-def is_told() -> bool:
-    """Return whether a command may report its progress and the next steps on standard error."""
-    return os.environ.get(HIDDEN) != "off"
-
-
-@contextmanager
-def told_if_long(name: str) -> Iterator[None]:
-    """Print on standard error what is being done, if it takes some seconds; above a bar on a terminal."""
-    timer = threading.Timer(TOLD_AFTER_SECONDS, show, [escape_controls(name), sys.stderr])
-    timer.daemon = True
-    if is_told():
-        timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def plan_parts(*parts: JobPart) -> None:
@@ -159,32 +136,3 @@ class JobProgress:
                 done, total = self._done[part], self._totals.get(unit, 0.0)
                 counts[part] = Count(min(done, total) if total else done, total, unit)  # a retried bundle counts twice
         return counts
-
-
-# How long a command has run, and how much longer the stage that it is may take.
-
-RUN_BEGAN = "KBF_RUN_BEGAN"  # variable: when the run of a command began, seconds since 1970
-STAGE_SECONDS = "KBF_STAGE_SECONDS"  # variable: most seconds of the stage that a command is
-_command_began: float | None = None
-
-
-@contextmanager
-def timing_command() -> Iterator[None]:
-    """Count the time of a command, within the block: the loading of Keras is part of it."""
-    global _command_began
-    before, _command_began = _command_began, time.monotonic()
-    try:
-        yield
-    finally:
-        _command_began = before
-
-
-def command_seconds() -> float:
-    """Return for how long the command has run; 0.0 in a program of a user's."""
-    return 0.0 if _command_began is None else time.monotonic() - _command_began
-
-
-def stage_seconds(minutes: float) -> float:
-    """Return how much longer a stage may take that has so many minutes, fewer if the run that it is of says so."""
-    allowed = float(os.environ.get(STAGE_SECONDS, "inf"))
-    return min(60 * minutes, allowed) - command_seconds()

@@ -22,8 +22,7 @@ from rich.progress import (
 )
 from rich.table import Column
 
-from keras_bert_flow.console.job_progress import is_told
-from keras_bert_flow.console.terminal import escape_controls, show
+from keras_bert_flow.console.terminal import escape_controls, is_told, show
 
 SHOWN = ("loss", "tokens_per_second", "utilisation")  # besides dev scores, and the loss and accuracy of each part
 # Display names of loss parts whose names do not read well; with one head the total loss is that of its part.

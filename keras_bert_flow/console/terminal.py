@@ -7,9 +7,11 @@ import os
 import re
 import shutil
 import sys
+import threading
 import traceback
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import count
 from types import TracebackType
 from typing import Any, TextIO
@@ -24,6 +26,7 @@ _HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 _INVISIBLE = {0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x3164, 0xFFA0}
 _INVISIBLE |= {*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xFFF0, 0xFFF9), *range(0xE0000, 0xE1000)}
 HIDDEN = "***"
+UNTOLD = "KBF_PROGRESS"  # variable: set to `off`, only training reports progress
 # user:password@ in the middle of a text, and a user alone, which may be a token. On HDFS it is no secret, and what
 # precedes an @ on the Hub is a model.
 _PASSWORD_IN_TEXT = r"(?!arn:|\[)[^\s/@:'\"<>]{0,200}:(?!\d*(?:[/\s'\"<>]|$))([^\s'\"<>]{0,800})@"
@@ -37,6 +40,7 @@ QUERY_SECRET = re.compile(
     r"accessid|auth)[\w.-]*|sig|key|pwd)=)[^\s&;#'\"<>]+",
     re.IGNORECASE,
 )
+TOLD_AFTER_SECONDS = 3.0
 LEAST_SECRET = 4  # characters: shorter ones are too common to hide wherever they occur
 
 
@@ -77,6 +81,24 @@ class LostOutput(io.TextIOWrapper):
     def write(self, text: str) -> int:
         self.is_lost = self.is_lost or bool(text)
         return super().write(text)
+
+
+def is_told() -> bool:
+    """Return whether a command may report its progress and the next steps on standard error."""
+    return os.environ.get(UNTOLD) != "off"
+
+
+@contextmanager
+def told_if_long(name: str) -> Iterator[None]:
+    """Print on standard error what is being done, if it takes some seconds; above a bar on a terminal."""
+    timer = threading.Timer(TOLD_AFTER_SECONDS, show, [escape_controls(name), sys.stderr])
+    timer.daemon = True
+    if is_told():
+        timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def escape_controls(text: str, keep: str = "") -> str:

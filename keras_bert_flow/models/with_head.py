@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from typing import Any, Self
 
 import keras
@@ -71,7 +72,7 @@ class ModelWithHead(PresetModel):
     settings: Any = ()
     saved_arguments: tuple[str, ...] = ()
     _preprocessor: Any = None
-    _dataset_losses: Any = None
+    _evaluated: Any = None  # losses and weights of which the means over a dataset are known
     _has_known_losses = False
 
     def __init__(self, backbone: Backbone, inputs: dict[str, Tensor], outputs: Any, name: str) -> None:
@@ -183,7 +184,13 @@ class ModelWithHead(PresetModel):
         chosen = self.loss if loss is None else loss
         weights = self.default_loss_weights if is_default else loss_weights
         self._has_known_losses = all(isinstance(each, KNOWN_LOSSES) for each in keras.tree.flatten(chosen))
-        self._dataset_losses = DatasetLosses.make(chosen, weights) if loss is None or self._has_known_losses else None
+        self._evaluated = (chosen, weights) if loss is None or self._has_known_losses else None
+        self.__dict__.pop("_dataset_losses", None)
+
+    @cached_property
+    def _dataset_losses(self) -> DatasetLosses | None:
+        """What a model measures of a whole dataset, made when it is first evaluated."""
+        return DatasetLosses.make(*self._evaluated) if self._evaluated else None
 
     def get_compile_config(self) -> Any:
         """Return the compile config, so that training can continue from a `.keras` file.

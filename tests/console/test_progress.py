@@ -5,7 +5,7 @@ import threading
 
 from rich.console import Console
 
-from keras_bert_flow.console import job_progress, progress
+from keras_bert_flow.console import progress, terminal
 from keras_bert_flow.console.progress import TimeLeft, counting_progress, describe_line, training_progress, working
 from keras_bert_flow.text.objectives.objective import find_objective
 from tests.patience import PATIENCE_SECONDS, wait_until
@@ -155,19 +155,19 @@ def test_work_on_a_terminal_is_a_line_that_goes_away(monkeypatch):
 
 def test_work_is_told_only_if_it_is_long(monkeypatch, capsys):
     monkeypatch.setenv("KBF_PROGRESS", "on")
-    monkeypatch.setattr(job_progress, "TOLD_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(terminal, "TOLD_AFTER_SECONDS", 0.0)
     told = threading.Event()
-    monkeypatch.setattr(job_progress, "show", lambda line, stream: told.set())
-    with job_progress.told_if_long("Fitting"):
+    monkeypatch.setattr(terminal, "show", lambda line, stream: told.set())
+    with terminal.told_if_long("Fitting"):
         assert told.wait(PATIENCE_SECONDS)
-    monkeypatch.setattr(job_progress, "TOLD_AFTER_SECONDS", 3600.0)
+    monkeypatch.setattr(terminal, "TOLD_AFTER_SECONDS", 3600.0)
     before = threading.active_count()
     told.clear()
-    with job_progress.told_if_long("Fitting"):
+    with terminal.told_if_long("Fitting"):
         assert threading.active_count() == before + 1
     wait_until(lambda: threading.active_count() == before)
     monkeypatch.setenv("KBF_PROGRESS", "off")
-    with job_progress.told_if_long("Fitting"):
+    with terminal.told_if_long("Fitting"):
         assert threading.active_count() == before
     assert not told.is_set()
 

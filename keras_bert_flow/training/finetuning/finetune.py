@@ -16,7 +16,8 @@ import keras
 from keras_bert_flow.backends.runtime import arithmetic
 from keras_bert_flow.backends.steps import keeping_compilations
 from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
-from keras_bert_flow.console.job_progress import stage_seconds, told_if_long
+from keras_bert_flow.console.interrupts import stage_seconds
+from keras_bert_flow.console.terminal import told_if_long
 from keras_bert_flow.conversion.adapters import check_whole
 from keras_bert_flow.conversion.directory_files import read_json, read_shape
 from keras_bert_flow.data.model_tokenizer import read_tokenizer

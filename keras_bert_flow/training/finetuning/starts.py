@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.config.finetuning import ALL, FinetuningConfig
-from keras_bert_flow.console.job_progress import told_if_long
+from keras_bert_flow.console.terminal import told_if_long
 from keras_bert_flow.data.tasks import ONLY_OUTPUT, predict_features
 from keras_bert_flow.models.reentrant import ReentrantModel
 from keras_bert_flow.tasks.baselines.linear_head import MOST_ROWS, add_directions, fit_start, spread_rows

@@ -12,7 +12,7 @@ import keras
 from keras_bert_flow.backends.runtime import arithmetic, seed_everything
 from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
 from keras_bert_flow.config.pretraining import PretrainingConfig
-from keras_bert_flow.console.job_progress import stage_seconds
+from keras_bert_flow.console.interrupts import stage_seconds
 from keras_bert_flow.conversion.adapters import BASE, check_whole, name_base
 from keras_bert_flow.conversion.model_card import Card, describe_machine
 from keras_bert_flow.conversion.model_directory import save_model_directory
