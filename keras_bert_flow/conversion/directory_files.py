@@ -185,6 +185,8 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
     extra = {"max_positions": table.count_extra_positions(settings)}
     values = {setting: settings[setting.ours] for setting in table.settings}
     for setting, value in values.items():
+        if table.written.get(setting.theirs) == value:
+            continue  # it stands among those
         if not isinstance(value, str):
             config[setting.theirs] = value + extra[setting.ours] if setting.ours in extra else value
         elif value != setting.default:  # a field that `transformers` lacks
@@ -194,7 +196,7 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
         config[MLM_ACTIVATION] = HF_ACTIVATIONS[settings["mlm_hidden_act"]]
     if settings.get("mlm_layer_norm_epsilon") is not None:
         config[MLM_EPSILON] = settings["mlm_layer_norm_epsilon"]
-    return config | dict(table.written)
+    return config | {name: value for name, value in table.written.items() if name not in config}
 
 
 def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:

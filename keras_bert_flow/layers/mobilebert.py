@@ -1,4 +1,4 @@
-"""Layers of MobileBERT: a norm without statistics, trigram embeddings, and the block with bottlenecks.
+"""Layers of MobileBERT and IB-BERT: a norm without statistics, trigram embeddings, and the block with bottlenecks.
 
 Source: Sun et al. 2020; arXiv:2004.02984; google-research/google-research, mobilebert/modeling.py.
 """
@@ -38,9 +38,20 @@ class NoNorm(keras.layers.Layer):
         return inputs_shape
 
 
+# `transformers` gives the norms of the embeddings and of the last feed-forward no epsilon: PyTorch's default holds.
+DEFAULT_EPSILON = 1e-5
+
+
+def make_norm(layer: ShapedLayer, name: str, epsilon: float | None = None) -> keras.layers.Layer:
+    """Return a `NoNorm`, or a layer norm where the shape of a layer has these; default epsilon: that of the encoder."""
+    if layer.shape.normalization == "layer_norm":
+        return layer.make_layer_norm(name, epsilon)
+    return NoNorm(dtype=layer.dtype_policy, name=name)
+
+
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TrigramEmbeddings(PositionedEmbeddings):
-    """Project the embeddings of each token and its two neighbours, add segments and positions, then `NoNorm`, dropout.
+    """Project the embeddings of each token and its two neighbours, add segments and positions, then norm, dropout.
 
     Beyond the ends of a row, and in another text of a packed row, there is no neighbour: its values are 0. Padding is a
     neighbour like any token, as in `transformers`: the last token of a text has other hidden states where [PAD] follows
@@ -59,7 +70,7 @@ class TrigramEmbeddings(PositionedEmbeddings):
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         self.projection = self.make_dense(self.shape.hidden_dim, "projection")
-        self.norm = NoNorm(dtype=self.dtype_policy, name="norm")
+        self.norm = make_norm(self, "norm", DEFAULT_EPSILON)
         self.dropout = self.make_dropout("dropout")
 
     def build(
@@ -116,13 +127,18 @@ def join_neighbours(tokens: Tensor, padding_mask: Tensor | None = None) -> Tenso
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class FeedForward(ShapedLayer):
-    """Feed-forward of a bottleneck block with its residual and norm: (..., bottleneck) → (..., bottleneck)."""
+    """Feed-forward of a bottleneck block with its residual and norm: (..., bottleneck) → (..., bottleneck).
 
-    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
+    Args:
+        epsilon: of its norm, if it is a layer norm. Default: that of the encoder.
+    """
+
+    def __init__(self, shape: EncoderShape | Mapping[str, Any], epsilon: float | None = None, **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         self.intermediate: Dense = self.make_dense(self.shape.intermediate_dim, "intermediate")
         self.output_dense: Dense = self.make_dense(self.shape.attention_dim, "output")
-        self.norm = NoNorm(dtype=self.dtype_policy, name="norm")
+        self.epsilon = epsilon
+        self.norm = make_norm(self, "norm", epsilon)
 
     def build(self, inputs_shape: Shape) -> None:
         self.intermediate.build(inputs_shape)
@@ -137,17 +153,21 @@ class FeedForward(ShapedLayer):
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
         return inputs_shape
 
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"epsilon": self.epsilon}
+
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BottleneckBlock(Block):
-    """Encoder block of MobileBERT: self-attention and several feed-forwards between two linear bottlenecks.
+    """Encoder block of MobileBERT and IB-BERT: self-attention and feed-forwards between two linear bottlenecks.
 
-    One bottleneck narrows the inputs for the residuals of the block, another for its queries and keys; values are
-    projected from the inputs themselves. At the end the block is widened again, and the inputs are added.
+    One bottleneck narrows the inputs for the residuals of the block, another, if there is one, for its queries and
+    keys; values are projected from the inputs themselves. At the end the block is widened again, and the inputs are
+    added. In an inverted bottleneck the block is the wider part.
 
     Args:
         pattern, positions: of the attention; see `MultiHeadSelfAttention`.
-    Source: Sun et al. 2020, section 3, figure 1 (c); the dropout of the last projection is that of
+    Source: Sun et al. 2020, section 3, figure 1 (b) and (c); the dropout of the last projection is that of
         `transformers`, 0 by default.
     """
 
@@ -161,29 +181,37 @@ class BottleneckBlock(Block):
         super().__init__(shape, pattern, positions, **kwargs)
         narrow, policy = self.shape.attention_dim, self.dtype_policy
         self.input_bottleneck = self.make_dense(narrow, "input_bottleneck")
-        self.input_norm = NoNorm(dtype=policy, name="input_norm")
-        self.attention_bottleneck = self.make_dense(narrow, "attention_bottleneck")
-        self.attention_bottleneck_norm = NoNorm(dtype=policy, name="attention_bottleneck_norm")
+        self.input_norm = make_norm(self, "input_norm")
+        if self.shape.has_query_bottleneck:
+            self.attention_bottleneck = self.make_dense(narrow, "attention_bottleneck")
+            self.attention_bottleneck_norm = make_norm(self, "attention_bottleneck_norm")
         self.attention = MultiHeadSelfAttention(
             self.shape, self.pattern, self.positions, dtype=policy, name="attention"
         )
-        self.attention_norm = NoNorm(dtype=policy, name="attention_norm")
+        self.attention_norm = make_norm(self, "attention_norm")
+        last = self.shape.num_feed_forwards - 1
         self.feed_forwards = [
-            FeedForward(self.shape, dtype=policy, name=f"feed_forward_{number}")
+            FeedForward(
+                self.shape, DEFAULT_EPSILON if number == last else None, dtype=policy, name=f"feed_forward_{number}"
+            )
             for number in range(self.shape.num_feed_forwards)
         ]
         self.output_bottleneck = self.make_dense(self.shape.hidden_dim, "output_bottleneck")
         self.output_dropout = self.make_dropout("output_dropout")
-        self.output_norm = NoNorm(dtype=policy, name="output_norm")
+        self.output_norm = make_norm(self, "output_norm")
 
     def build(
         self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None
     ) -> None:
-        narrow_shape = (*inputs_shape[:-1], self.shape.attention_dim)
-        for dense in (self.input_bottleneck, self.attention_bottleneck):
-            dense.build(inputs_shape)
-        self.attention.build(narrow_shape, padding_mask_shape, values_shape=inputs_shape)
-        for norm in (self.input_norm, self.attention_bottleneck_norm, self.attention_norm):
+        narrow_shape, query_shape = (*inputs_shape[:-1], self.shape.attention_dim), inputs_shape
+        self.input_bottleneck.build(inputs_shape)
+        norms = [self.input_norm, self.attention_norm]
+        if self.shape.has_query_bottleneck:
+            self.attention_bottleneck.build(inputs_shape)
+            norms.insert(1, self.attention_bottleneck_norm)
+            query_shape = narrow_shape
+        self.attention.build(query_shape, padding_mask_shape, values_shape=inputs_shape)
+        for norm in norms:
             norm.build(narrow_shape)
         for layer in (*self.feed_forwards, self.output_bottleneck):
             layer.build(narrow_shape)
@@ -194,7 +222,9 @@ class BottleneckBlock(Block):
         self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
         hidden = call_of(self.input_norm)(call_of(self.input_bottleneck)(inputs))
-        shared = call_of(self.attention_bottleneck_norm)(call_of(self.attention_bottleneck)(inputs))
+        shared = inputs
+        if self.shape.has_query_bottleneck:
+            shared = call_of(self.attention_bottleneck_norm)(call_of(self.attention_bottleneck)(inputs))
         attended = call_of(self.attention)(shared, padding_mask, bias, values=inputs, training=training)
         hidden = call_of(self.attention_norm)(hidden + attended)
         for feed_forward in self.feed_forwards:

@@ -315,7 +315,6 @@ class EncoderShape:
     position_offset: ClassVar[int] = 0  # row of the first token in the position embeddings
     shared_parts: ClassVar[tuple[str, ...]] = ()  # of a block, by all blocks: `attention`, `intermediate`, `output`
     has_own_values: ClassVar[bool] = False  # whether attention projects its values from other inputs than its queries
-    fits_float16: ClassVar[bool] = True  # whether the hidden states of a trained model are numbers of float16
     # What a student must have in common with the teacher whose layers it starts from.
     widths: ClassVar[tuple[str, ...]] = ("hidden_dim", "num_heads", "intermediate_dim", "embedding_dim")
 
@@ -346,6 +345,21 @@ class EncoderShape:
     def has_dense_pooler(self) -> bool:
         """Whether the pooler has a dense layer; else it returns the first token."""
         return True
+
+    @property
+    def fits_float16(self) -> bool:
+        """Whether the hidden states of a trained model are numbers of float16."""
+        return True
+
+    @property
+    def normalization(self) -> str:
+        """Kind of the norms of embeddings and blocks."""
+        return "layer_norm"
+
+    @property
+    def has_query_bottleneck(self) -> bool:
+        """Whether queries and keys are projected from a bottleneck that they share."""
+        return False
 
     @property
     def num_feed_forwards(self) -> int:

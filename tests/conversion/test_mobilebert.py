@@ -1,6 +1,7 @@
 """MobileBERT beside `transformers`: published sizes, both heads of pre-training, and a pooler without weights."""
 
 import json
+import math
 from dataclasses import asdict
 
 import keras
@@ -11,6 +12,7 @@ import keras_bert_flow as kbf
 from keras_bert_flow.conversion.convert import convert
 from keras_bert_flow.conversion.directory_files import make_hf_config, read_shape
 from keras_bert_flow.conversion.model_directory import load_task_model
+from keras_bert_flow.conversion.tables.table import find_table
 from keras_bert_flow.models.families.mobilebert import MobileBertShape
 from tests.contracts import TOLERANCE, load_reference, make_ids, randomise, run_reference
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
@@ -18,8 +20,25 @@ from tests.oracles.task_models import CASES, call, make_task_inputs
 
 torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
+safetensors_torch = pytest.importorskip("safetensors.torch")
 
 PUBLISHED = {"vocabulary_size": 30522, "num_layers": 24, "num_heads": 4, "hidden_dim": 512, "intermediate_dim": 512}
+# The authors' teacher, mobilebert/config/uncased_L-24_H-1024_B-512_A-4.json of google-research.
+TEACHER = PUBLISHED | {
+    "intermediate_dim": 4096,
+    "hidden_act": "gelu",
+    "bottleneck_dim": 1024,
+    "num_feed_forwards": 1,
+    "normalization": "layer_norm",
+    "has_query_bottleneck": False,
+}
+# The same of a small model, as `transformers` names it.
+INVERTED = {
+    "intra_bottleneck_size": 36,
+    "num_feedforward_networks": 1,
+    "normalization_type": "layer_norm",
+    "hidden_act": "gelu",
+}
 REAL = np.array(LENGTHS) > 0
 
 
@@ -38,6 +57,16 @@ def make_reference(head, **settings):
         for name, value in model.named_parameters():
             torch.nn.init.normal_(value, float(name.endswith("LayerNorm.weight")), 0.2)
     return model
+
+
+def shrink(reference):
+    """Make what layer norms divide so small that the epsilon of each shows."""
+    with torch.no_grad():
+        for name, value in reference.named_parameters():
+            if "LayerNorm" not in name:
+                value.mul_(0.02)
+            elif any(part in name for part in (".attention.output.", ".ffn.", ".bottleneck.input.")):  # residuals
+                value.mul_(0.01)
 
 
 def assert_same_weights(one, other):
@@ -60,13 +89,28 @@ def test_published_model_has_as_many_weights():
 
 
 @pytest.mark.slow_compiled
-@pytest.mark.parametrize("is_dense", [True, False])
-def test_both_heads_of_pretraining_travel_both_ways(tmp_path, is_dense):
-    reference = make_reference("ForPreTraining", classifier_activation=is_dense, num_feedforward_networks=2)
+@pytest.mark.parametrize(
+    ("is_dense", "settings", "change"),
+    [
+        (True, {"num_feedforward_networks": 2}, None),
+        (False, {"num_feedforward_networks": 2}, None),
+        (True, INVERTED, None),
+        (True, INVERTED | {"num_feedforward_networks": 2}, shrink),
+        (True, INVERTED | {"intra_bottleneck_size": 24, "key_query_shared_bottleneck": False}, None),
+    ],
+    ids=["dense_pooler", "no_pooler", "inverted", "epsilons", "without_query_bottleneck"],
+)
+def test_both_heads_of_pretraining_travel_both_ways(tmp_path, is_dense, settings, change):
+    reference = make_reference("ForPreTraining", classifier_activation=is_dense, **settings)
+    if change:
+        change(reference)
     reference.save_pretrained(tmp_path / "theirs")
     model = kbf.BertPretrainer.from_preset(tmp_path / "theirs")
     shape = model.backbone.shape
-    assert (shape.num_feed_forwards, shape.has_dense_pooler, shape.hidden_act) == (2, is_dense, "relu")
+    theirs = reference.config
+    assert (shape.num_feed_forwards, shape.has_dense_pooler) == (theirs.num_feedforward_networks, is_dense)
+    assert (shape.hidden_act, shape.normalization) == (theirs.hidden_act, theirs.normalization_type)
+    assert shape.has_query_bottleneck is theirs.key_query_shared_bottleneck
     inputs = make_ids(make_inputs(masks_per_sequence=3))
     positions, found, expected = inputs["mask_positions"], call(model, inputs), run_reference(reference, inputs)
     np.testing.assert_allclose(found["nsp"][REAL], expected.seq_relationship_logits.numpy()[REAL], atol=TOLERANCE)
@@ -80,6 +124,46 @@ def test_both_heads_of_pretraining_travel_both_ways(tmp_path, is_dense):
     assert again.config.classifier_activation is is_dense
     written = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert written["trigram_input"] is True and written["classifier_activation"] is is_dense
+    assert {name: written[name] for name in settings} == settings
+
+
+def project_from_hidden(reference):
+    """Let queries and keys read the hidden states, as in google-research's code, and not in `transformers`."""
+    for layer in reference.encoder.layer:
+        attention, width = layer.attention.self, reference.config.hidden_size
+        for name in ("query", "key"):
+            setattr(attention, name, torch.nn.Linear(width, attention.all_head_size))
+    return reference
+
+
+@pytest.mark.slow_compiled
+def test_teacher_of_the_authors_is_that_of_transformers_with_other_projections(tmp_path):
+    settings = {name: TEACHER[name] for name in ("hidden_act", "num_feed_forwards", "normalization")}
+    backbone = randomise(make_backbone(**settings, has_query_bottleneck=False, bottleneck_dim=36, embedding_dim=7))
+    backbone.save_to_preset(tmp_path)
+    config = transformers.MobileBertConfig.from_pretrained(tmp_path, attn_implementation="eager")
+    assert (config.key_query_shared_bottleneck, config.intra_bottleneck_size) == (False, 36)
+    reference = project_from_hidden(transformers.MobileBertModel(config)).eval()
+    reference.load_state_dict(safetensors_torch.load_file(tmp_path / "model.safetensors"))
+    inputs = make_ids(make_inputs())
+    found, expected = call(backbone, inputs), run_reference(reference, inputs)
+    mask = inputs["padding_mask"].astype(bool)
+    np.testing.assert_allclose(found["sequence_output"][mask], expected.last_hidden_state.numpy()[mask], atol=TOLERANCE)
+    assert_same_weights(kbf.Backbone.from_preset(tmp_path), backbone)
+
+
+@pytest.mark.any_backend
+def test_teacher_of_the_authors_has_as_many_weights():
+    """Sun et al. 2020, table 1: 293 million. Queries and keys from a bottleneck of their own would make it 332."""
+    shape = MobileBertShape(**TEACHER)
+    sizes = dict(find_table("mobilebert").list_sizes(shape))
+    found = sum(math.prod(getattr(shape, name) for name in names) for names in sizes.values())
+    config = make_hf_config(asdict(shape) | {"family": "mobilebert"}, "Model")
+    with torch.device("meta"):
+        reference = project_from_hidden(transformers.MobileBertModel(transformers.MobileBertConfig(**config)))
+    pooler = sum(value.numel() for value in reference.pooler.parameters())
+    assert found == sum(value.numel() for value in reference.parameters()) - pooler
+    assert found == 294_205_184
 
 
 @pytest.mark.slow_compiled
@@ -123,8 +207,7 @@ def test_missing_fields_are_those_of_the_published_model():
         ("trigram_input", False),
         ("use_bottleneck", False),
         ("use_bottleneck_attention", True),
-        ("key_query_shared_bottleneck", False),
-        ("normalization_type", "layer_norm"),
+        ("key_query_shared_bottleneck", "yes"),
         ("classifier_activation", 1),
     ],
 )
@@ -133,6 +216,10 @@ def test_other_variants_are_refused(tmp_path, setting, value):
     config = json.loads((tmp_path / "config.json").read_text()) | {setting: value}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(ValueError, match=f"`{setting}` must be .* Received: {setting}={value!r}"):
+        kbf.Backbone.from_preset(tmp_path)
+    config |= {setting: make_hf_config(asdict(make_backbone().shape) | {"family": "mobilebert"}, "Model")[setting]}
+    (tmp_path / "config.json").write_text(json.dumps(config | {"normalization_type": "group_norm"}))
+    with pytest.raises(ValueError, match="must be one of no_norm, layer_norm. Received: normalization='group_norm'"):
         kbf.Backbone.from_preset(tmp_path)
 
 

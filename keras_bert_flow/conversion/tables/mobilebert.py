@@ -19,32 +19,33 @@ _DEFAULTS = {
     "intermediate_dim": 512,
     "dropout_rate": 0.0,
 }
-# What only other variants have: no bottlenecks, separate or narrow inputs of attention, layer norms.
+# What only other variants have: no bottlenecks, or narrow inputs of attention alone.
 _FIXED = {
     "trigram_input": (True,),
     "use_bottleneck": (True,),
     "use_bottleneck_attention": (False,),
-    "key_query_shared_bottleneck": (True,),
-    "normalization_type": ("no_norm",),
 }
 
 
 def name_block(shape: MobileBertShape) -> Mapping[str, Tensors]:
     """Map our layers within a block to tensors: the last feed-forward has BERT's names, those before are numbered."""
     last = shape.num_feed_forwards - 1
+    query_input = "bottleneck_dim" if shape.has_query_bottleneck else "hidden_dim"
     tensors = {
         "input_bottleneck": dense("bottleneck.input.dense", "bottleneck_dim", "hidden_dim"),
         "input_norm": norm("bottleneck.input.LayerNorm", "bottleneck_dim"),
         "attention_bottleneck": dense("bottleneck.attention.dense", "bottleneck_dim", "hidden_dim"),
         "attention_bottleneck_norm": norm("bottleneck.attention.LayerNorm", "bottleneck_dim"),
-        "attention/query_key_value/query": dense("attention.self.query", "bottleneck_dim", "bottleneck_dim"),
-        "attention/query_key_value/key": dense("attention.self.key", "bottleneck_dim", "bottleneck_dim"),
+        "attention/query_key_value/query": dense("attention.self.query", "bottleneck_dim", query_input),
+        "attention/query_key_value/key": dense("attention.self.key", "bottleneck_dim", query_input),
         "attention/query_key_value/value": dense("attention.self.value", "bottleneck_dim", "hidden_dim"),
         "attention/output": dense("attention.output.dense", "bottleneck_dim", "bottleneck_dim"),
         "attention_norm": norm("attention.output.LayerNorm", "bottleneck_dim"),
         "output_bottleneck": dense("output.bottleneck.dense", "hidden_dim", "bottleneck_dim"),
         "output_norm": norm("output.bottleneck.LayerNorm", "hidden_dim"),
     }
+    if not shape.has_query_bottleneck:
+        del tensors["attention_bottleneck"], tensors["attention_bottleneck_norm"]
     for number in range(shape.num_feed_forwards):
         ours, theirs = f"feed_forward_{number}/", "" if number == last else f"ffn.{number}."
         tensors |= {
@@ -66,10 +67,13 @@ MOBILEBERT = replace(
         Setting("bottleneck_dim", "intra_bottleneck_size", 128),
         Setting("num_feed_forwards", "num_feedforward_networks", 4),
         Setting("has_dense_pooler", "classifier_activation", True),
+        Setting("has_query_bottleneck", "key_query_shared_bottleneck", True),
+        Setting("normalization", "normalization_type", "no_norm"),
     ),
     default_activation="relu",
     fixed=_FIXED,
     written={name: known[0] for name, known in _FIXED.items()}
+    | {"key_query_shared_bottleneck": True, "normalization_type": "no_norm"}
     | {"tie_word_embeddings": True, "pad_token_id": 0, "dtype": "float32"},
     embeddings={
         "token_embedding": rows("embeddings.word_embeddings", "vocabulary_size", "embedding_dim"),

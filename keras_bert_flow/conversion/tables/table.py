@@ -70,7 +70,7 @@ class FamilyTable:
         prefix: prefix of the encoder's tensors in a model with a head.
         settings: fields of `config.json`, in its order.
         fixed: fields with a fixed set of allowed values, of which the first is the default.
-        written: further fields of `config.json`, the same for every model.
+        written: further fields of `config.json`, the same for every model unless a setting has another value.
         embeddings, pooler: our layers and variables → tensors.
         block: the same within a block, or a function of the shape that returns it.
         block_name: name prefix of a block, with braces for its number.
