@@ -130,6 +130,8 @@ _REGISTERED = {
         "HiddenStateLosses",
         "AttentionScoreLosses",
         "LayerStateLosses",
+        "FeatureMapLosses",
+        "AttentionMapLosses",
         "Distiller",
     ),
     "models.pretraining.masked_lm": ("MaskedLM", "BertPretrainer"),
@@ -137,7 +139,7 @@ _REGISTERED = {
     "models.pretraining.span_boundary": ("SpanBoundaryTransform", "SpanBoundaryPretrainer"),
     "training.optimizers.adam": ("BertAdam", "Lamb", "Muon"),
     "training.optimizers.guard": ("GuardedOptimizer",),
-    "training.optimizers.schedules": ("WarmupDecay", "PacedSteps", "AccumulatedSteps"),
+    "training.optimizers.schedules": ("WarmupDecay", "PacedSteps", "StagedWarmup", "AccumulatedSteps"),
 }
 # registered name → name of the class, where saved files have an earlier one
 _RENAMED = {"Verdicts": "DetectionLogits"}

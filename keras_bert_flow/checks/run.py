@@ -29,7 +29,7 @@ from keras_bert_flow.files.outputs import check_apart, check_output, check_place
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.installed import check_backend, check_installed
 from keras_bert_flow.models.families.family import find_family
-from keras_bert_flow.models.sizes import check_start, check_teacher, get_size, resolve_shape
+from keras_bert_flow.models.sizes import check_start, check_teacher, check_transfer, get_size, resolve_shape
 from keras_bert_flow.records.tfrecord import check_positions
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.stores.publishing import check_writable
@@ -93,10 +93,18 @@ def _check_student(config: PipelineConfig, teacher: Any, vocabulary_size: int) -
     """Check the student against the shape of its teacher."""
     settings = config.needed_distillation
     student = resolve_shape(settings.student, vocabulary_size)
-    weights = settings.hidden_state_weight, settings.attention_score_weight, settings.layer_state_weight
-    check_teacher(student, teacher, *weights)
-    if settings.start == "teacher":
-        check_start(student, teacher)
+    check_teacher(
+        student,
+        teacher,
+        settings.hidden_state_weight,
+        settings.attention_score_weight,
+        settings.layer_state_weight,
+        feature_map_weight=settings.feature_map_weight,
+        attention_map_weight=settings.attention_map_weight,
+    )
+    if settings.start != "random":
+        check_start(student, teacher, with_blocks=settings.start == "teacher")
+    check_transfer(student, settings)
 
 
 STAGES = ("vocabulary", "records", "pretraining", "finetuning", "evaluation")

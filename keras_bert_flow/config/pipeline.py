@@ -324,6 +324,12 @@ class PipelineConfig(Settings):
                 "`initial_model` must not go with `distillation.teacher`, with which nothing is pre-trained. Received: "
                 f"initial_model={self.initial_model}, teacher={teacher}. Leave out one of them."
             )
+        minutes, transfer = self.pretraining.minutes, self.distillation.transfer
+        if minutes is not None and transfer != "auxiliary":
+            raise ValueError(
+                f"`pretraining.minutes` must not go with `distillation.transfer: {transfer}`, whose steps are counted. "
+                f"Received: minutes={minutes:g}. Leave it out."
+            )
         return self
 
     def check_finetuned_length(self) -> None:

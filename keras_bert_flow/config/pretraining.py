@@ -324,7 +324,8 @@ class DistillationConfig(Settings):
     """A smaller model distilled from the pre-trained one; what is not set here is as in `pretraining`.
 
     Defaults: Sanh et al. 2019 (DistilBERT), section 3, and the weights of the losses in their training script. TinyBERT
-    (Jiao et al. 2020, section 3.1) compares layers alone: both weights of these at 1, the other three at 0.
+    (Jiao et al. 2020, section 3.1) compares layers alone: both weights of these at 1, the other three at 0. MobileBERT
+    (Sun et al. 2020, section 3.4) compares feature maps and attention maps before it learns predictions.
     """
 
     teacher: str | None = Field(
@@ -335,8 +336,10 @@ class DistillationConfig(Settings):
     student: ModelConfig = Field(
         default_factory=lambda: ModelConfig(family="distilbert", num_layers=6), description="The shape of the student."
     )
-    start: Literal["teacher", "random"] = Field(
-        "teacher", description="Initial weights of the student: evenly spaced layers of the teacher, or random."
+    start: Literal["teacher", "embeddings", "random"] = Field(
+        "teacher",
+        description="Initial weights of the student: evenly spaced layers of the teacher, with its embeddings and its "
+        "masked-LM head; these two without the layers; or random.",
     )
     temperature: float = Field(
         2.0, gt=0, description="Temperature of the soft targets: both models' logits are divided by it."
@@ -361,6 +364,30 @@ class DistillationConfig(Settings):
         description="Weight of the squared error of the embeddings and the hidden states of the same layers, after one "
         "projection to the width of the teacher.",
     )
+    feature_map_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the squared error of the outputs of each layer, mean over layers and real tokens. Both "
+        "models have the same number of layers and the same width between them.",
+    )
+    attention_map_weight: float = Field(
+        0.0,
+        ge=0,
+        description="Weight of the divergence of the attention probabilities of each layer from the teacher's, mean "
+        "over layers, heads and real tokens. Both models have the same number of layers and of heads.",
+    )
+    transfer: Literal["auxiliary", "joint", "progressive"] = Field(
+        "auxiliary",
+        description="When the losses of feature maps and attention maps are learnt: with the others in all steps; "
+        "before these, by all layers together; or before these, layer by layer from the lowest, while all other "
+        "weights stay as they are.",
+    )
+    layer_transfer_steps: int = Field(
+        0,
+        ge=0,
+        le=MOST_STEPS,
+        description="Steps of `total_steps` for each layer, with `transfer: joint` or `progressive`.",
+    )
     batch_size: BatchSize = 256
     accumulate_batches: AccumulateBatches = 1
     total_steps: int = Field(100_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
@@ -379,10 +406,31 @@ class DistillationConfig(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_transfer(self):
+        is_before = self.transfer != "auxiliary"
+        if is_before != (self.layer_transfer_steps > 0):
+            raise ValueError(
+                "`transfer: joint` or `progressive` and `layer_transfer_steps` go together. Received: "
+                f"transfer={self.transfer}, layer_transfer_steps={self.layer_transfer_steps}. Set both, or neither."
+            )
+        maps = self.feature_map_weight + self.attention_map_weight
+        others = self.soft_target_weight + self.masked_lm_weight + self.hidden_state_weight
+        others += self.attention_score_weight + self.layer_state_weight
+        if is_before and not (maps and others):
+            raise ValueError(
+                f"`transfer: {self.transfer}` must have losses of maps to begin with, and others to go on with. "
+                f"Received: feature_map_weight={self.feature_map_weight}, "
+                f"attention_map_weight={self.attention_map_weight}, and a sum of the other weights of {others}. Set "
+                "one of each above 0."
+            )
+        return self
+
     @property
     def compares_layers(self) -> bool:
         """Whether the layers of the student are compared with those of the teacher."""
-        return self.attention_score_weight + self.layer_state_weight > 0
+        maps = self.feature_map_weight + self.attention_map_weight
+        return self.attention_score_weight + self.layer_state_weight + maps > 0
 
     @property
     def has_head(self) -> bool:

@@ -133,6 +133,7 @@ def pretraining_dataset(
     if batch_size % count:
         raise ValueError(f"A batch must divide into equal shares. Received: batch_size={batch_size}, {count} shares.")
     batches = dataset.batch(batch_size // count)[number::count].map(to_batch)
+    batches = batches.map_with_index(lambda step, batch: chosen.weigh_step(batch, step))
     batches = batches[start_step:].to_iter_dataset(READING if records.is_here else READING_ELSEWHERE)
     batches = split_batches(batches, accumulate_batches) if accumulate_batches > 1 else batches
     # An attribute, as Grain datasets are made by functions; `ModelWithHead` looks for it.

@@ -174,15 +174,18 @@ def check_teacher(
     attention_score_weight: float = 0.0,
     layer_state_weight: float = 0.0,
     section: str = "distillation",
+    feature_map_weight: float = 0.0,
+    attention_map_weight: float = 0.0,
 ) -> None:
     """Raise ValueError unless student and teacher have the same vocabulary, and what is compared has one shape.
 
     Last hidden states are compared if they are equally wide, attention scores if there are as many heads, and layers if
-    each of the student has one of the teacher.
+    each of the student has one of the teacher. Maps are compared layer by layer, if there are as many layers.
 
     Args:
         student, teacher: shapes of encoders, or backbones.
-        hidden_state_weight, attention_score_weight, layer_state_weight: weights of these losses.
+        hidden_state_weight, attention_score_weight, layer_state_weight, feature_map_weight, attention_map_weight:
+            weights of these losses.
         section: of the configuration that the error is about.
     """
     if student.vocabulary_size != teacher.vocabulary_size:
@@ -207,6 +210,41 @@ def check_teacher(
             "A student whose layers are compared must have a number of layers that divides its teacher's. Received: "
             f"num_layers={student.num_layers}, the teacher's {teacher.num_layers}. Choose another student."
         )
+    names = ["num_layers"] if feature_map_weight or attention_map_weight else []
+    names += ["hidden_dim"] if feature_map_weight else []
+    names += ["num_heads"] if attention_map_weight else []
+    others = [
+        f"{name}={getattr(student, name)}, the teacher's {getattr(teacher, name)}"
+        for name in names
+        if getattr(student, name) != getattr(teacher, name)
+    ]
+    if others:
+        raise ValueError(
+            "A student whose feature or attention maps are compared must have as many layers as its teacher, with maps "
+            f"of one shape. Received: {', '.join(others)}. Give the student these, or set the weights to 0."
+        )
+
+
+def check_transfer(student: EncoderShape, settings: Any) -> None:
+    """Raise ValueError unless the layers of a student can be taught before its predictions, in the steps of a run.
+
+    Args:
+        settings: the section `distillation`.
+    """
+    if settings.transfer == "auxiliary":
+        return
+    if student.num_blocks != student.num_layers or student.shared_parts:
+        raise ValueError(
+            f"`distillation.transfer: {settings.transfer}` must have a student whose layers share no weights. "
+            f"Received: family={settings.student.family}. Choose another family."
+        )
+    if settings.total_steps <= student.num_layers * settings.layer_transfer_steps + settings.warmup_steps:
+        raise ValueError(
+            "`distillation.total_steps` must be above the steps of the transfer, of all layers, and of the warm-up "
+            f"after it. Received: total_steps={settings.total_steps}, {student.num_layers} layers, "
+            f"layer_transfer_steps={settings.layer_transfer_steps}, warmup_steps={settings.warmup_steps}. Raise "
+            "total_steps."
+        )
 
 
 def map_layers(student: Any, teacher: Any) -> int:
@@ -217,17 +255,26 @@ def map_layers(student: Any, teacher: Any) -> int:
     return teacher.num_layers // student.num_layers
 
 
-def check_start(student: EncoderShape, teacher: EncoderShape) -> None:
-    """Raise ValueError unless a student can be initialised from layers of its teacher."""
+# What a student must have in common with the teacher whose embeddings and head it starts from.
+EMBEDDING_WIDTHS = ("hidden_dim", "embedding_dim", "mlm_dim", "trigram_dim")
+
+
+def check_start(student: EncoderShape, teacher: EncoderShape, with_blocks: bool = True) -> None:
+    """Raise ValueError unless a student can be initialised from layers of its teacher.
+
+    Args:
+        with_blocks: whether its blocks are, and not only its embeddings and its head.
+    """
     others = [
-        f"{name}={getattr(student, name)}, not {getattr(teacher, name, None)}"
-        for name in student.widths
-        if getattr(student, name) != getattr(teacher, name, None)
+        f"{name}={getattr(student, name, None)}, not {getattr(teacher, name, None)}"
+        for name in (student.widths if with_blocks else EMBEDDING_WIDTHS)
+        if getattr(student, name, None) != getattr(teacher, name, None)
     ]
-    if student.num_blocks > teacher.num_layers:
+    if with_blocks and student.num_blocks > teacher.num_layers:
         others.append(f"{student.num_blocks} blocks for {teacher.num_layers} layers")
     if others:
         raise ValueError(
             "A student that starts from its teacher must be as wide, and no deeper. Received: "
-            f"{', '.join(others)}. Change distillation.student, or set distillation.start to random."
+            f"{', '.join(others)}. Change distillation.student, or set distillation.start to "
+            f"{'embeddings or random' if with_blocks else 'random'}."
         )

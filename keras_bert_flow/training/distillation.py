@@ -18,7 +18,7 @@ from keras_bert_flow.models.backbone import Backbone, PresetModel
 from keras_bert_flow.models.pretraining.distiller import Distiller, find_encoder
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.saved_as import MASKED_LM_EXTENSION
-from keras_bert_flow.models.sizes import check_start, count_flops, resolve_shape
+from keras_bert_flow.models.sizes import check_start, check_transfer, count_flops, resolve_shape
 from keras_bert_flow.results.publishing import Contents
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_inputs, distillation_key
 from keras_bert_flow.results.stages.pretraining import INITIAL
@@ -49,6 +49,8 @@ LOSSES = (
     "hidden_state_weight",
     "attention_score_weight",
     "layer_state_weight",
+    "feature_map_weight",
+    "attention_map_weight",
 )
 
 
@@ -100,7 +102,9 @@ def distill(
     ) as work:
         if work is None:
             return Path(output)
-        objective = Distillation.of(distillation)
+        shape = resolve_shape(distillation.student, opened.tokenizer.vocabulary_size)
+        check_transfer(shape, distillation)
+        objective = Distillation.of(distillation, shape.num_layers)
         data = open_records(opened, student, tokenizer_of=teacher, objective=objective)
         identity = distillation_identity(config, folder, teacher, files)
         check_same_run(cluster, identity | {"pretraining": settings.model_dump(mode="json")})
@@ -114,7 +118,7 @@ def distill(
                     save_model(model, data, work.folder / INITIAL)
         facts = student.model_dump(mode="json", include=SECTIONS)
         with cluster.scope(), track(DISTILLATION, student, key, facts, work, cluster) as tracker:
-            compile_pretrainer(model, student, cluster)
+            compile_pretrainer(model, student, cluster, objective.transfer)
             length, masks = data.training.sequence_length, data.count_masks() if distillation.has_head else 0
             flops = count_flops(model.backbone.shape, length, masks, use_pooler=False).training
             flops += count_flops(find_encoder(model.teacher).shape, length, masks, use_pooler=False).forward
@@ -139,32 +143,35 @@ def make_distiller(config: PipelineConfig, teacher: Path) -> Distiller:
     sizes = asdict(shape) | {"num_pieces": encoder.shape.num_pieces}
     student: PresetModel = Backbone(settings.student.family, use_pooler=False, **sizes)
     student = MaskedLM(student) if settings.has_head else student
-    if settings.start == "teacher":
-        copy_layers(known, student)
+    if settings.start != "random":
+        copy_layers(known, student, with_blocks=settings.start == "teacher")
     return Distiller(student, known, **{name: getattr(settings, name) for name in LOSSES})
 
 
 # Initialise a student from layers of its teacher.
 
-POSITIONS, SEGMENTS = "embeddings/position_embedding", "embeddings/segment_embedding"
+POSITIONS, SEGMENTS, NORM = "embeddings/position_embedding", "embeddings/segment_embedding", "embeddings/norm/"
 
 
-def copy_layers(teacher: PresetModel, student: PresetModel) -> None:
+def copy_layers(teacher: PresetModel, student: PresetModel, with_blocks: bool = True) -> None:
     """Copy the embeddings, the head, if any, and evenly spaced blocks of a teacher, from the lowest up, to a student.
 
     For a student without segments, the embedding of segment 0 is added to the position embeddings. As many positions
-    are copied as both models have.
+    are copied as both models have. The norm of the embeddings is copied if it is of the same kind.
 
+    Args:
+        with_blocks: whether blocks are copied too.
     Raises:
         ValueError: the layers do not fit; see `check_start`.
     Source: Sanh et al. 2019, section 3, who take every second layer.
     """
     theirs, ours = find_encoder(teacher), find_encoder(student)
-    check_start(ours.shape, theirs.shape)
+    check_start(ours.shape, theirs.shape, with_blocks)
     # Some families share one block among several layers.
     per_layer = [theirs.blocks[layer * len(theirs.blocks) // theirs.num_layers] for layer in range(theirs.num_layers)]
     chosen = [per_layer[number * theirs.num_layers // len(ours.blocks)] for number in range(len(ours.blocks))]
-    pairs = [(theirs.token_embedding, ours.token_embedding), *zip(chosen, ours.blocks, strict=True)]
+    pairs = [(theirs.token_embedding, ours.token_embedding)]
+    pairs += zip(chosen, ours.blocks, strict=True) if with_blocks else ()
     heads = ("mlm_transform", "mlm", *(MASKED_LM_EXTENSION if ours.shape.mlm_extension_dim else ()))
     heads = heads if student is not ours else ()
     pairs += [(teacher.get_layer(name), student.get_layer(name)) for name in heads]
@@ -179,6 +186,8 @@ def copy_layers(teacher: PresetModel, student: PresetModel) -> None:
 def _copy_embeddings(theirs, ours) -> None:
     values = {weight.path: np.array(read_variable(weight)) for weight in theirs.get_layer("embeddings").weights}
     target = {weight.path: weight for weight in ours.get_layer("embeddings").weights}
+    if ours.shape.normalization != theirs.shape.normalization:
+        target = {path: weight for path, weight in target.items() if not path.startswith(NORM)}
     if SEGMENTS in values and SEGMENTS not in target:
         values[POSITIONS] = values[POSITIONS] + values[SEGMENTS][0]
     for path, variable in target.items():

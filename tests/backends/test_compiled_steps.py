@@ -99,15 +99,23 @@ def make_muon(model):
     return make_optimizer("muon", 1e-3, muon_options={"matrices": model.backbone.list_matrices()})
 
 
+def make_turns(model):
+    """Return an optimizer that trains one block after the other, two steps each, and then all weights."""
+    blocks = enumerate(model.backbone.blocks)
+    turns = {weight.path: (2 * layer, 2 * layer + 2) for layer, block in blocks for weight in block.weights}
+    return make_guarded_optimizer("adamw", 1e-3, turns=turns)
+
+
 OPTIMIZERS = {
     "adamw": lambda model: kbf.adamw(learning_rate=1e-3, warmup_steps=2, total_steps=100),
     "guarded": lambda model: make_guarded_optimizer("adamw", 1e-3),
     "lamb": lambda model: make_optimizer("lamb", 1e-3),
     "muon": make_muon,
+    "turns": make_turns,
     "skipping": lambda model: make_guarded_optimizer("adamw", 1e-3, max_skipped_steps=2),
     "accumulating": lambda model: make_optimizer("adamw", 1e-3, accumulate_batches=2),
 }
-RECORDED = {"adamw", "guarded", "lamb", "muon"}  # the others branch by the value of a tensor
+RECORDED = {"adamw", "guarded", "lamb", "muon", "turns"}  # the others branch by the value of a tensor
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

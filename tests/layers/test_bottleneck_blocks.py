@@ -1,6 +1,7 @@
 """Layers of MobileBERT: neighbours within rows and texts, and what every family's blocks can be told."""
 
 import re
+from dataclasses import replace
 
 import keras
 import numpy as np
@@ -29,6 +30,8 @@ from tests.oracles.task_models import call
 
 RNG = np.random.default_rng(2)
 SHAPE = MobileBertShape(50, 2, 3, 24, 20, max_positions=7, bottleneck_dim=9, embedding_dim=5, num_feed_forwards=2)
+INVERTED = {"normalization": "layer_norm", "has_query_bottleneck": False, "num_feed_forwards": 1, "bottleneck_dim": 36}
+WIDE = replace(SHAPE, **INVERTED)
 MASK = np.array([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]], "int32")
 RATES = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}
 
@@ -48,6 +51,9 @@ def make_backbone(**settings):
         (lambda: TrigramEmbeddings(SHAPE, name="embeddings"), (make_values(3, 5, 5), MASK)),
         (lambda: FeedForward(SHAPE, name="feed_forward"), (make_values(3, 5, 9),)),
         (lambda: BottleneckBlock(SHAPE, name="block"), (make_values(3, 5, 24), MASK)),
+        (lambda: TrigramEmbeddings(WIDE, name="wide_embeddings"), (make_values(3, 5, 5), MASK)),
+        (lambda: FeedForward(WIDE, 1e-5, name="wide_feed_forward"), (make_values(3, 5, 36),)),
+        (lambda: BottleneckBlock(WIDE, name="wide_block"), (make_values(3, 5, 24), MASK)),
     ],
     ids=lambda value: value().name if callable(value) else "",
 )
@@ -126,12 +132,12 @@ def test_steps_are_the_same_however_they_are_computed(settings, rates):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the counter is PyTorch's")
-@pytest.mark.parametrize("is_dense", [True, False])
-def test_count_of_operations_is_that_of_torch(is_dense):
+@pytest.mark.parametrize("further", [{}, {"has_dense_pooler": False}, INVERTED], ids=["dense", "no_pooler", "inverted"])
+def test_count_of_operations_is_that_of_torch(further):
     from torch.utils.flop_counter import FlopCounterMode
 
-    settings = {"has_dense_pooler": is_dense, "bottleneck_dim": 9, "num_feed_forwards": 3, "use_pooler": True}
-    backbone = make_backbone(**RATES, **settings)
+    settings = {"bottleneck_dim": 9, "num_feed_forwards": 3, "use_pooler": True}
+    backbone = make_backbone(**RATES, **settings | further)
     model = kbf.BertPretrainer(backbone)
     x = {name: np.ones((3, 16), "int32") for name in ("token_ids", "segment_ids", "padding_mask")}
     x["mask_positions"] = np.ones((3, 5), "int32")
@@ -192,6 +198,25 @@ def test_student_starts_from_layers_of_its_teacher():
 
 
 @pytest.mark.any_backend
+def test_student_starts_from_embeddings_and_head_of_an_inverted_bottleneck():
+    """Its blocks keep their weights, and so does the norm of the embeddings, which is another one."""
+    teacher, student = kbf.MaskedLM(make_backbone(**INVERTED)), kbf.MaskedLM(make_backbone())
+    before = {weight.path: keras.ops.convert_to_numpy(weight) for weight in student.weights}
+    known = {weight.path: keras.ops.convert_to_numpy(weight) for weight in teacher.weights}
+    with pytest.raises(ValueError, match="normalization=no_norm, not layer_norm.*start to embeddings or random"):
+        copy_layers(teacher, student)
+    copy_layers(teacher, student, with_blocks=False)
+    kept = ("encoder_block_", "embeddings/norm/")
+    for weight in student.weights:
+        source = before if weight.path.startswith(kept) else known
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(weight), source[weight.path], err_msg=weight.path)
+    with pytest.raises(ValueError, match="Received: embedding_dim=7, not 6.*start to random"):
+        copy_layers(teacher, kbf.MaskedLM(make_backbone(embedding_dim=7)), with_blocks=False)
+    with pytest.raises(ValueError, match="trigram_dim=None, not 72"):
+        check_start(kbf.Backbone(**SMALL).shape, make_backbone(embedding_dim=24).shape, with_blocks=False)
+
+
+@pytest.mark.any_backend
 def test_float16_is_refused_before_work():
     sizes = {"family": "mobilebert", "size": "tiny", "hidden_act": "relu"}
     config = PipelineConfig(model=sizes, pretraining={"precision": "mixed_float16"})
@@ -202,6 +227,7 @@ def test_float16_is_refused_before_work():
         check_trained_part(PipelineConfig(finetuning={"precision": "mixed_float16"}), SHAPE)
     with pytest.raises(ValueError, match="Received: float16"):
         kbf.Backbone("mobilebert", **SMALL, dtype="mixed_float16")
+    kbf.Backbone("mobilebert", **SMALL, normalization="layer_norm", dtype="mixed_float16")  # its states are normalised
 
 
 @pytest.mark.any_backend
@@ -211,6 +237,10 @@ def test_float16_is_refused_before_work():
         ({"bottleneck_dim": 10}, "`bottleneck_dim` must be divisible by `num_heads`.*Try bottleneck_dim=9"),
         ({"embedding_dim": 25}, "`embedding_dim` must be from 1 to `hidden_dim`.*Try 6"),
         ({"num_feed_forwards": 0}, "`num_feed_forwards` must be at least 1. Received: num_feed_forwards=0"),
+        (
+            {"normalization": "batch"},
+            "`normalization` must be one of no_norm, layer_norm. Received: normalization='batch'",
+        ),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(settings, message):

@@ -166,6 +166,72 @@ class LayerStateLosses(keras.layers.Layer):
         return super().get_config() | own | {"projection_dtype": policy}
 
 
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class FeatureMapLosses(keras.layers.Layer):
+    """Feature map transfer: the mean squared error of the outputs of each layer, over the real tokens of a row.
+
+    Call arguments:
+        hidden: list of float, (batch, length, hidden). The student's outputs of each layer.
+        targets: the teacher's, of the same shapes.
+        padding_mask: int or bool, (batch, length). Above 0 for a real token.
+    Returns:
+        float32, (batch, layers, 1).
+    Source: Sun et al. 2020 (MobileBERT), section 3.4, arXiv:2004.02984. Their code compares the maps after a layer norm
+        without weights, and their means and variances in two further losses.
+    """
+
+    def build(self, hidden_shape: Sequence[Shape], *others: Any) -> None:
+        pass
+
+    def call(self, hidden: Sequence[Tensor], targets: Sequence[Tensor], padding_mask: Tensor) -> Tensor:
+        differences = [
+            ops.cast(ours, "float32") - ops.cast(ops.stop_gradient(theirs), "float32")
+            for ours, theirs in zip(hidden, targets, strict=True)
+        ]
+        return _average_tokens([ops.mean(ops.square(each), axis=-1) for each in differences], padding_mask)
+
+    def compute_output_shape(self, hidden_shape: Sequence[Shape], *others: Any) -> Shape:
+        return (hidden_shape[0][0], len(hidden_shape), 1)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class AttentionMapLosses(keras.layers.Layer):
+    """Attention transfer: the Kullback-Leibler divergence of attention probabilities from the teacher's, in each layer.
+
+    It is a mean over the heads and the real tokens of a row that attend. Masked keys have the probability 0.
+
+    Call arguments:
+        scores: list of float32, (batch, heads, query, key). The student's, with the bias of the mask.
+        targets: the teacher's, of the same shapes.
+        padding_mask: int or bool, (batch, length). Above 0 for a real token.
+    Returns:
+        float32, (batch, layers, 1).
+    Source: Sun et al. 2020 (MobileBERT), section 3.4, arXiv:2004.02984. Their code has the cross-entropy, of the same
+        gradient, and averages over padding too.
+    """
+
+    def build(self, scores_shape: Sequence[Shape], *others: Any) -> None:
+        pass
+
+    def call(self, scores: Sequence[Tensor], targets: Sequence[Tensor], padding_mask: Tensor) -> Tensor:
+        of_tokens = []
+        for ours, theirs in zip(scores, targets, strict=True):
+            shares, guesses = ops.log_softmax(ops.stop_gradient(theirs), axis=-1), ops.log_softmax(ours, axis=-1)
+            divergence = ops.sum(ops.exp(shares) * (shares - guesses), axis=-1)  # (batch, heads, query)
+            of_tokens.append(ops.mean(divergence, axis=1))
+        return _average_tokens(of_tokens, padding_mask)
+
+    def compute_output_shape(self, scores_shape: Sequence[Shape], *others: Any) -> Shape:
+        return (scores_shape[0][0], len(scores_shape), 1)
+
+
+def _average_tokens(losses: Sequence[Tensor], padding_mask: Tensor) -> Tensor:
+    """Return the mean over the real tokens of each row, (batch, layers, 1), of losses per layer, (batch, length)."""
+    is_real = ops.cast(ops.cast(padding_mask, "int32") > 0, "float32")
+    count = ops.maximum(ops.sum(is_real, axis=1), 1.0)
+    return ops.stack([ops.sum(each * is_real, axis=1) / count for each in losses], axis=1)[..., None]
+
+
 def encode_scored(model: PresetModel, inputs: Mapping[str, Tensor], name: str, **options: Any) -> dict[str, Any]:
     """Return the outputs of `Backbone.make_scored_model`, the last hidden states as `sequence`, and those of a head.
 
@@ -196,9 +262,9 @@ class Distiller(ModelWithHead):
     """Distil a student from a teacher: soft targets of masked tokens, the masked tokens, hidden states, attention.
 
     Inputs: those of the student. Outputs: `mlm` of a `MaskedLM`; `soft`, float32, (batch, masks_per_sequence, 1),
-    `hidden`, float32, (batch, length, 1), and `attention` and `layers`, float32, (batch, 1, 1), which are losses
-    themselves. A weight of 0 removes the output, except `mlm`. The teacher is not trained, has no dropout, and is not
-    saved in checkpoints.
+    `hidden`, float32, (batch, length, 1), `attention` and `layers`, float32, (batch, 1, 1), and `feature_map` and
+    `attention_map`, float32, (batch, layers, 1), which are losses themselves. A weight of 0 removes the output, except
+    `mlm`. The teacher is not trained, has no dropout, and is not saved in checkpoints.
 
     Args:
         student: a `MaskedLM`; the model that is published. An encoder without a pooler if layers alone are compared.
@@ -209,12 +275,15 @@ class Distiller(ModelWithHead):
         layer_state_weight: of the squared error of the embeddings and the hidden states of all layers of the student,
             after one projection, which is trained and not published. For either, the layers of the student are compared
             with evenly spaced ones of the teacher, so their number must divide that of the teacher.
+        feature_map_weight, attention_map_weight: of the squared error of the outputs of each layer, and of the
+            divergence of its attention probabilities. Both models must have as many layers, of the same width or
+            number of heads.
     Raises:
         ValueError: the vocabularies, the widths, the numbers of heads or those of layers differ, or an encoder has a
             loss that needs a head.
     Source: Sanh et al. 2019, section 3, arXiv:1910.01108. Here soft targets are computed for masked tokens only, since
         only these are projected to the vocabulary. Jiao et al. 2020 (TinyBERT), section 3.1, arXiv:1909.10351, for the
-        last two losses.
+        losses of scores and states; Sun et al. 2020 (MobileBERT), section 3.4, arXiv:2004.02984, for those of maps.
     Example:
         >>> teacher = kbf.MaskedLM(kbf.BertBackbone.from_size("tiny", 50, use_pooler=False))
         >>> student = kbf.MaskedLM(kbf.BertBackbone.from_size("tiny", 50, use_pooler=False, num_layers=1))
@@ -238,19 +307,30 @@ class Distiller(ModelWithHead):
         name: str = "distiller",
         attention_score_weight: float = 0.0,
         layer_state_weight: float = 0.0,
+        feature_map_weight: float = 0.0,
+        attention_map_weight: float = 0.0,
     ) -> None:
         backbone, known = find_encoder(student), find_encoder(teacher)
         of_layers = (attention_score_weight, layer_state_weight)
-        check_teacher(backbone, known, hidden_state_weight, *of_layers)
+        of_maps = (feature_map_weight, attention_map_weight)
+        check_teacher(
+            backbone,
+            known,
+            hidden_state_weight,
+            *of_layers,
+            feature_map_weight=feature_map_weight,
+            attention_map_weight=attention_map_weight,
+        )
         if student is backbone:
             refuse_pooler(backbone)
             _refuse_head_losses(soft_target_weight, masked_lm_weight)
         teacher.trainable = False
-        encode_both = encode_scored if any(of_layers) else _encode
+        encode_both = encode_scored if any((*of_layers, *of_maps)) else _encode
         ours = encode_both(student, student.input, "student")
         targets = encode_both(teacher, student.input, "teacher", training=False)
         weights = {"mlm": masked_lm_weight, "soft": soft_target_weight, "hidden": hidden_state_weight}
         weights |= {"attention": attention_score_weight, "layers": layer_state_weight}
+        weights |= {"feature_map": feature_map_weight, "attention_map": attention_map_weight}
         outputs = {"mlm": ours["mlm"]} if "mlm" in ours else {}
         if soft_target_weight:
             layer = SoftTargetLosses(temperature, dtype="float32", name="soft")
@@ -267,15 +347,25 @@ class Distiller(ModelWithHead):
                 known.hidden_dim, backbone.initializer_range, backbone.dtype_policy, dtype="float32", name="layers"
             )
             outputs["layers"] = layer(ours["hidden_states"], targets["hidden_states"][::step])
+        mask = student.input["padding_mask"]
+        if feature_map_weight:
+            layer = FeatureMapLosses(dtype="float32", name="feature_map")
+            outputs["feature_map"] = layer(ours["hidden_states"][1:], targets["hidden_states"][1:], mask)
+        if attention_map_weight:
+            layer = AttentionMapLosses(dtype="float32", name="attention_map")
+            outputs["attention_map"] = layer(ours["attention_scores"], targets["attention_scores"], mask)
         super().__init__(backbone, student.input, outputs, name)
         self.student, self.teacher = student, teacher
         self.default_loss_weights = {output: weights[output] for output in outputs}
-        self.settings = {"temperature": temperature} | {
+        self.settings = {
+            "temperature": temperature,
             "soft_target_weight": soft_target_weight,
             "masked_lm_weight": masked_lm_weight,
             "hidden_state_weight": hidden_state_weight,
             "attention_score_weight": attention_score_weight,
             "layer_state_weight": layer_state_weight,
+            "feature_map_weight": feature_map_weight,
+            "attention_map_weight": attention_map_weight,
         }
 
     def find_published(self) -> PresetModel:

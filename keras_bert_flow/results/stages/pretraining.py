@@ -32,6 +32,10 @@ ABSENT_WHEN_OFF = {
     "span_boundary_weight": 1.0,
     "attention_score_weight": 0.0,
     "layer_state_weight": 0.0,
+    "feature_map_weight": 0.0,
+    "attention_map_weight": 0.0,
+    "transfer": "auxiliary",
+    "layer_transfer_steps": 0,
 }
 
 

@@ -33,6 +33,7 @@ from keras_bert_flow.text.rows import BestFit, TokenizedDocument, TokenRows, joi
 
 SPECIAL_TOKENS = 2  # [CLS] text [SEP]
 LAYER_SCORES = {"attention": "attention_score", "layers": "layer_state"}  # output of a `Distiller` → name of its scores
+MAP_SCORES = {"feature_map": "feature_map", "attention_map": "attention_map"}  # the same of outputs with all layers
 LAYERS_SCORE = "distillation"  # name of the weighted sum of these
 HEAD = ("mask_positions", "mlm")  # input and output of a masked-LM head
 PADDED_PER_DOCUMENT = 1 / 32  # one padded sequence per pool of about 64 documents, doubled to be safe
@@ -65,6 +66,49 @@ class MaskedTokens(Objective):
 
 
 @dataclass(frozen=True)
+class LayerTransfer:
+    """The first steps of a distillation, in which a student learns the maps of its teacher's layers and nothing else.
+
+    Attributes:
+        num_layers: of the student and of its teacher.
+        layer_steps: steps for each layer.
+        is_joint: whether all layers learn at once, in as many steps together; else one after the other.
+    Source: Sun et al. 2020 (MobileBERT), section 3.5: joint and progressive knowledge transfer; arXiv:2004.02984.
+    """
+
+    num_layers: int
+    layer_steps: int
+    is_joint: bool
+
+    @classmethod
+    def of(cls, settings: Any, num_layers: int) -> "LayerTransfer | None":
+        """Return the transfer of a section `distillation`; None if its losses are learnt with the others."""
+        if settings.transfer == "auxiliary":
+            return None
+        return cls(num_layers, settings.layer_transfer_steps, settings.transfer == "joint")
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the whole transfer."""
+        return self.num_layers * self.layer_steps
+
+    @property
+    def stage_steps(self) -> int:
+        """Number of steps in which the same layers learn."""
+        return self.steps if self.is_joint else self.layer_steps
+
+    def find_turn(self, layer: int) -> tuple[int, int]:
+        """Return the first step of a layer, from 0, and that after its last."""
+        start = 0 if self.is_joint else layer * self.layer_steps
+        return start, start + self.stage_steps
+
+    def find_weights(self, step: int) -> np.ndarray:
+        """Return the weight of each layer in a step, float32, (layers,): 1 in its turn, else 0."""
+        turns = np.array([self.find_turn(layer) for layer in range(self.num_layers)])
+        return ((turns[:, 0] <= step) & (step < turns[:, 1])).astype("float32")
+
+
+@dataclass(frozen=True)
 class Distillation(MaskedTokens):
     """Masked tokens that a teacher model predicts as well: batches for a student, from records of any objective.
 
@@ -75,8 +119,11 @@ class Distillation(MaskedTokens):
         has_soft_targets, has_hidden_states: whether the model has the outputs `soft` and `hidden`.
         attention_score_weight, layer_state_weight: of the outputs `attention` and `layers`; 0: the model has none.
         has_head: whether the model has the output `mlm`. Else the held-out score is the weighted sum of the losses.
+        feature_map_weight, attention_map_weight: of the outputs of these names, with a loss for each layer; 0: none.
+        num_layers: of the student.
+        transfer: steps that learn these two alone; None: they are learnt with the others in all steps.
     Source: Sanh et al. 2019 (DistilBERT), section 3; arXiv:1910.01108. Jiao et al. 2020 (TinyBERT), section 3.1;
-    arXiv:1909.10351.
+    arXiv:1909.10351. Sun et al. 2020 (MobileBERT), section 3.4; arXiv:2004.02984.
     """
 
     has_words_head = False
@@ -86,28 +133,44 @@ class Distillation(MaskedTokens):
     attention_score_weight: float = 0.0
     layer_state_weight: float = 0.0
     has_head: bool = True
+    feature_map_weight: float = 0.0
+    attention_map_weight: float = 0.0
+    num_layers: int = 0
+    transfer: LayerTransfer | None = None
 
     @classmethod
-    def of(cls, settings: Any) -> "Distillation":
-        """Return the objective of a section `distillation`."""
+    def of(cls, settings: Any, num_layers: int = 0) -> "Distillation":
+        """Return the objective of a section `distillation`.
+
+        Args:
+            num_layers: of the student. Default: unknown, where no batches are made.
+        """
         return cls(
             settings.soft_target_weight > 0,
             settings.hidden_state_weight > 0,
             settings.attention_score_weight,
             settings.layer_state_weight,
             settings.has_head,
+            settings.feature_map_weight,
+            settings.attention_map_weight,
+            num_layers,
+            LayerTransfer.of(settings, num_layers),
         )
 
     @property
     def _layer_weights(self) -> dict[str, float]:
         weights = {"attention": self.attention_score_weight, "layers": self.layer_state_weight}
+        weights |= {"feature_map": self.feature_map_weight, "attention_map": self.attention_map_weight}
         return {output: weight for output, weight in weights.items() if weight}
 
     @property
     def scores(self) -> Mapping[str, str]:  # type: ignore[override]  # a constant of other objectives
-        return ({"mlm": "masked_lm"} if self.has_head else {}) | {
-            name: LAYER_SCORES[name] for name in self._layer_weights
-        }
+        names = LAYER_SCORES | MAP_SCORES
+        return ({"mlm": "masked_lm"} if self.has_head else {}) | {name: names[name] for name in self._layer_weights}
+
+    @property
+    def first_step(self) -> int:  # type: ignore[override]  # a constant of other objectives
+        return 0 if self.transfer is None else self.transfer.steps
 
     @property
     def main_score(self) -> str:  # type: ignore[override]  # a constant of other objectives
@@ -115,9 +178,9 @@ class Distillation(MaskedTokens):
 
     def find_further_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the weighted sum of the losses of layers, if there are some."""
+        scores = LAYER_SCORES | MAP_SCORES
         means = {
-            output: sums[f"{LAYER_SCORES[output]}_loss"] / sums[f"{LAYER_SCORES[output]}_weight"]
-            for output in self._layer_weights
+            output: sums[f"{scores[output]}_loss"] / sums[f"{scores[output]}_weight"] for output in self._layer_weights
         }
         total = sum(weight * means[output] for output, weight in self._layer_weights.items())
         return {f"{LAYERS_SCORE}_loss": total} if means else {}
@@ -130,11 +193,22 @@ class Distillation(MaskedTokens):
         if self.has_hidden_states:
             labels, mask = np.zeros_like(x["token_ids"]), (x["padding_mask"] > 0).astype("float32")
             y, weights = y | {"hidden": labels}, weights | {"hidden": mask}
+        counts = (x["padding_mask"] > 0).sum(axis=1, keepdims=True)  # a mean over tokens, of means over those of rows
+        of_maps = np.repeat(counts, self.num_layers, axis=1).astype("float32")
         for output in self._layer_weights:
-            y, weights = y | {output: of_rows}, weights | {output: np.ones_like(of_rows, "float32")}
+            weight = of_maps if output in MAP_SCORES else np.ones_like(of_rows, "float32")
+            y, weights = y | {output: np.zeros_like(weight, "int32")}, weights | {output: weight}
         if not self.has_head:
             x, y, weights = ({name: part[name] for name in part if name not in HEAD} for part in (x, y, weights))
         return x, y, weights
+
+    def weigh_step(self, batch: Batch, step: int) -> Batch:
+        """Return a batch in which the losses of other layers, or of all, have no weight, according to the transfer."""
+        if self.transfer is None:
+            return batch
+        x, y, weights = batch
+        of_layers, of_others = self.transfer.find_weights(step), np.float32(step >= self.transfer.steps)
+        return x, y, {name: value * (of_layers if name in MAP_SCORES else of_others) for name, value in weights.items()}
 
 
 def pack_copies(documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule) -> Iterator[TokenRows]:

@@ -89,6 +89,7 @@ class Objective(ABC):
             boundaries.
         scores: output of the model → name of its scores on held-out records.
         main_score: the one of `scores` whose loss selects the best model.
+        first_step: number of steps before the first that learns masked tokens.
     """
 
     sentence_label: SentenceLabel | None = None
@@ -104,6 +105,7 @@ class Objective(ABC):
     has_spans: bool = False
     scores: Mapping[str, str] = {"mlm": "masked_lm"}
     main_score: str = "masked_lm"
+    first_step: int = 0
 
     @property
     def has_pairs(self) -> bool:
@@ -130,6 +132,10 @@ class Objective(ABC):
             "mask_positions": features["masked_lm_positions"].astype("int32"),
         }
         return x, {"mlm": features["masked_lm_ids"].astype("int32")}, {"mlm": features["masked_lm_weights"]}
+
+    def weigh_step(self, batch: Batch, step: int) -> Batch:
+        """Return a batch with the sample weights of a step; by default they are the same in each."""
+        return batch
 
     def name_parts(self, line: Mapping[str, Any]) -> dict[str, Any]:
         """Rename the metrics of outputs in a log line to the names of their scores.

@@ -100,13 +100,14 @@ def make_guarded_optimizer(
     max_skipped_steps=0,
     precision="float32",
     advice=DEFAULT_ADVICE,
+    turns=None,
 ):
     """Return a `GuardedOptimizer`, for `compile(..., auto_scale_loss=False)`.
 
     Args:
         kind, learning_rate, weight_decay, clip_norm, rate_factors, accumulate_batches, epsilon, muon_options: see
             `make_optimizer`.
-        max_skipped_steps, advice: see `GuardedOptimizer`.
+        max_skipped_steps, advice, turns: see `GuardedOptimizer`.
         precision: with `mixed_float16` the loss is scaled.
     """
     scales_loss = precision == "mixed_float16"
@@ -116,7 +117,7 @@ def make_guarded_optimizer(
         kind, learning_rate, weight_decay, clip_norm, rate_factors, inner_batches, epsilon, muon_options
     )
     paced = learning_rate if isinstance(learning_rate, PacedSteps) else None
-    return GuardedOptimizer(inner, max_skipped_steps, outer_batches, scales_loss, paced, advice=advice)
+    return GuardedOptimizer(inner, max_skipped_steps, outer_batches, scales_loss, paced, advice=advice, turns=turns)
 
 
 # Layer-wise learning rate decay: a factor for each weight by its depth.

@@ -1,10 +1,11 @@
-"""Detect NaN and infinity in every step on the device, skip such steps, and scale the loss for float16."""
+"""Detect NaN and infinity in every step on the device, skip such steps, scale the loss, and train weights in turn."""
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_bert_flow.backends.optimizers import dense_gradients
+from keras_bert_flow.backends.runtime import is_torch_on_processor
 from keras_bert_flow.backends.values import read_variable
 
 INITIAL_SCALE = 2.0**15
@@ -39,6 +40,9 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             steps.
         paced: the schedule of the inner optimizer, if it is one whose pace may change; its variables are kept here.
         advice: what to do about a step that is not finite, at the end of the message.
+        turns: weight path → first step in which the weight is trained, from 0, and the step after the last. Until the
+            end of the last turn, all else stays as it is to the bit, its moments too, and does not count in the norm
+            that gradients are clipped by. From then on all weights are trained. Default: in every step.
     Source of the scale: Micikevicius et al. 2018, section 3.2, arXiv:1710.03740; the factors are those of Keras.
     """
 
@@ -51,6 +55,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         paced=None,
         name="guard",
         advice=DEFAULT_ADVICE,
+        turns=None,
         **kwargs,
     ):
         super().__init__(learning_rate=0.0, name=name, **kwargs)
@@ -60,6 +65,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         self.scales_loss = scales_loss
         self.paced = paced
         self.advice = advice
+        self.turns = dict(turns or {})
         self.leaves_out = scales_loss or max_skipped_steps > 0
         own = inner_optimizer.gradient_accumulation_steps or 1
         if self.leaves_out and own > 1:
@@ -82,6 +88,8 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             self._steps_at_scale = self._add_number("steps_at_scale")
         if self.leaves_out and self.accumulate_batches > 1:
             self._sums = self.add_optimizer_variables(variables, "sum")
+        # By path here: on TensorFlow the variables of a step have other names.
+        self._turns = np.array([self.turns.get(variable.path, (0, 0)) for variable in variables], "int32")
         if self.paced is not None:
             self.paced.build(self._add_number)
         self.inner_optimizer.build(variables)
@@ -122,6 +130,12 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             self.build(trainable_variables)
         gradients, variables = dense_gradients(grads), list(trainable_variables or self._trainable_variables)
         is_last = ops.equal((self._batches + 1) % self._batches_per_step, 0)
+        are_due = self._find_due() if self.turns else None
+        if are_due is not None:
+            gradients = [
+                None if gradient is None else ops.where(is_due, gradient, ops.zeros_like(gradient))
+                for gradient, is_due in zip(gradients, are_due, strict=True)
+            ]
         if self.leaves_out:  # their unscaled mean, valid at the last batch of a step
             if self.accumulate_batches > 1:
                 gradients = [ops.add(sum_, gradient) for sum_, gradient in zip(self._sums, gradients, strict=True)]
@@ -133,19 +147,54 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         are_finite = ops.isfinite(ops.stack(sums))
         is_finite = ops.all(are_finite)
         if self.leaves_out:
-            self._apply_if(ops.logical_and(is_last, is_finite), gradients, variables)
+            self._apply_if(ops.logical_and(is_last, is_finite), gradients, variables, are_due)
         else:
-            self.inner_optimizer.apply(gradients, variables)
+            self._apply_due(gradients, variables, are_due)
         self._take_note(is_last, is_finite, are_finite)
 
-    def _apply_if(self, is_wanted, gradients, variables):
+    def _find_due(self):
+        """Return whether each weight is trained in this step: bools if steps run at once on a CPU, else tensors."""
+        first, end = self._turns.T
+        last = int(end.max())
+        if is_torch_on_processor():
+            step = _to_int(self._batches) // self._batches_per_step
+            return ((step >= last) | ((first <= step) & (step < end))).tolist()
+        step = self._batches // self._batches_per_step
+        has_begun, has_ended = ops.convert_to_tensor(first) <= step, ops.convert_to_tensor(end) <= step
+        are_due = ops.logical_or(step >= last, ops.logical_and(has_begun, ops.logical_not(has_ended)))
+        return [are_due[index] for index in range(len(end))]
+
+    def _apply_due(self, gradients, variables, are_due):
+        """Take a step of the inner optimizer that changes only the weights that are due, and their moments."""
+        inner = self.inner_optimizer
+        if are_due is None:
+            inner.apply(gradients, variables)
+        elif isinstance(are_due[0], bool):
+            chosen = [
+                pair for pair, is_due in zip(zip(gradients, variables, strict=True), are_due, strict=True) if is_due
+            ]
+            inner.apply([gradient for gradient, _ in chosen], [variable for _, variable in chosen])
+        else:
+            # Weight decay and the moments of earlier steps would move a weight without a gradient, so values are put
+            # back. Keras leaves this private method to subclasses.
+            indices = [inner._get_variable_index(variable) for variable in variables]
+            kept = [
+                (place, ops.copy(ops.convert_to_tensor(place.value)), is_due)
+                for variable, index, is_due in zip(variables, indices, are_due, strict=True)
+                for place in (variable, inner._momentums[index], inner._velocities[index])
+            ]
+            inner.apply(gradients, variables)
+            for place, before, is_due in kept:
+                place.assign(ops.where(is_due, ops.convert_to_tensor(place.value), before))
+
+    def _apply_if(self, is_wanted, gradients, variables, are_due):
         if keras.backend.backend() != "jax":
-            ops.cond(is_wanted, lambda: self.inner_optimizer.apply(gradients, variables), lambda: None)
+            ops.cond(is_wanted, lambda: self._apply_due(gradients, variables, are_due), lambda: None)
             return
         # Selecting each value costs less in JAX than a branch, which would compile both sides and copy the state.
         state = [*variables, *self.inner_optimizer.variables]
         before = [variable.value for variable in state]
-        self.inner_optimizer.apply(gradients, variables)
+        self._apply_due(gradients, variables, are_due)
         for variable, value in zip(state, before, strict=True):
             variable.assign(ops.where(is_wanted, variable.value, value))
 

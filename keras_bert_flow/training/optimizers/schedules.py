@@ -116,6 +116,48 @@ class PacedSteps(keras.optimizers.schedules.LearningRateSchedule):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
+class StagedWarmup(keras.optimizers.schedules.LearningRateSchedule):
+    """Learning rate that rises anew in each of several stages of equal length, then follows a schedule.
+
+    In a stage the rate rises to the peak in a tenth of the steps, and stays there: the weights of a stage have moments
+    that are still 0, though the optimizer has taken many steps.
+
+    Args:
+        schedule: of the steps after the stages, counted from 0.
+        peak: learning rate of the stages.
+        stage_steps: steps of a stage.
+        first_steps: steps of all stages.
+    Source: google-research, mobilebert/distill_util.py, `get_background_lr`, which then falls by a tenth.
+    Example:
+        >>> schedule = kbf.WarmupDecay(peak=1.0, warmup_steps=0, total_steps=10)
+        >>> schedule = StagedWarmup(schedule, peak=1.0, stage_steps=20, first_steps=40)
+        >>> [round(float(schedule(step)), 2) for step in (0, 1, 19, 20, 40, 45)]
+        [0.5, 1.0, 1.0, 0.5, 1.0, 0.5]
+    """
+
+    def __init__(self, schedule, peak, stage_steps, first_steps):
+        self.schedule = schedule
+        self.peak = peak
+        self.stage_steps = stage_steps
+        self.first_steps = first_steps
+
+    def __call__(self, step):
+        step = ops.cast(step, "float32")
+        place = step - ops.floor(step / self.stage_steps) * self.stage_steps
+        rising = ops.minimum((place + 1.0) / max(1, self.stage_steps // 10), 1.0)
+        later = self.schedule(ops.maximum(step - self.first_steps, 0.0))
+        return ops.where(step < self.first_steps, self.peak * rising, later)
+
+    def get_config(self):
+        own = {name: getattr(self, name) for name in ("peak", "stage_steps", "first_steps")}
+        return own | {"schedule": keras.saving.serialize_keras_object(self.schedule)}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config | {"schedule": keras.saving.deserialize_keras_object(config["schedule"])})
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
 class AccumulatedSteps(keras.optimizers.schedules.LearningRateSchedule):
     """Learning rate schedule for an optimizer with gradient accumulation.
 

@@ -284,7 +284,7 @@ def train_on_records(
             best.offer(model, model.optimizer.steps, scores[f"{objective.main_score}_loss"])
         return {f"held_out_{name}": value for name, value in scores.items()}
 
-    watch = PlateauWatch(lambda: find_unigram_loss(training), settings, read_log(work.log_folder))
+    watch = PlateauWatch(lambda: find_unigram_loss(training), settings, read_log(work.log_folder), objective.first_step)
 
     def report_line(line: Mapping[str, Any]) -> None:
         if cluster.is_first:

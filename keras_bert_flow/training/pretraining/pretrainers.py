@@ -24,11 +24,12 @@ from keras_bert_flow.models.saved_as import PRETRAINERS
 from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.models.with_head import ModelWithHead
 from keras_bert_flow.text.objectives import DEFAULT
+from keras_bert_flow.text.objectives.mlm import LayerTransfer
 from keras_bert_flow.training.fit import check_objective, check_shape
 from keras_bert_flow.training.loop.steps import keep_metrics_finite
 from keras_bert_flow.training.optimizers.adam import find_rate_factors, make_guarded_optimizer
 from keras_bert_flow.training.optimizers.guard import DEFAULT_ADVICE
-from keras_bert_flow.training.optimizers.schedules import PacedSteps, WarmupDecay
+from keras_bert_flow.training.optimizers.schedules import PacedSteps, StagedWarmup, WarmupDecay
 
 SKIPPING_ADVICE = f"{DEFAULT_ADVICE} pretraining.non_finite=skip leaves such steps out."
 _logger = logging.getLogger(__name__)
@@ -69,15 +70,35 @@ def load_initial_model(folder: Path, shape: ModelConfig, objective: str, setting
     return model
 
 
-def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cluster = SINGLE) -> None:
-    """Compile a pre-training model with the optimizer, schedule and accumulation of the section `pretraining`."""
-    settings = config.pretraining
+def compile_pretrainer(
+    model: ModelWithHead, config: PipelineConfig, cluster: Cluster = SINGLE, transfer: LayerTransfer | None = None
+) -> None:
+    """Compile a pre-training model with the optimizer, schedule and accumulation of the section `pretraining`.
+
+    Args:
+        transfer: first steps, in which the blocks alone are trained, all at once or one after the other.
+    Raises:
+        ValueError: there is a transfer with several replicas of TensorFlow, whose weights a step cannot put back.
+    """
+    settings, turns = config.pretraining, {}
     model.backbone.set_rematerialised(settings.rematerialise)
     model.backbone.set_scanned(settings.scan_layers)
-    schedule = WarmupDecay(
-        settings.learning_rate, settings.warmup_steps, settings.total_steps, settings.decay, settings.decay_from
+    total_steps = settings.total_steps - (transfer.steps if transfer else 0)
+    schedule: Any = WarmupDecay(
+        settings.learning_rate, settings.warmup_steps, total_steps, settings.decay, settings.decay_from
     )
     schedule = schedule if settings.minutes is None else PacedSteps(schedule)
+    if transfer is not None:
+        if not cluster.skips_steps:
+            raise ValueError(
+                "`distillation.transfer` before the predictions must have one device on tensorflow. Received: "
+                f"{cluster.devices} devices. Set distribution.kind to single, or transfer to auxiliary."
+            )
+        schedule = StagedWarmup(schedule, settings.learning_rate, transfer.stage_steps, transfer.steps)
+        blocks = model.backbone.blocks
+        turns = {
+            weight.path: transfer.find_turn(layer) for layer, block in enumerate(blocks) for weight in block.weights
+        }
     slower = (settings.token_embedding_learning_rate or settings.learning_rate) / settings.learning_rate
     max_skipped_steps = settings.max_skipped_steps if settings.non_finite == "skip" else 0
     optimizer = make_guarded_optimizer(
@@ -95,6 +116,7 @@ def compile_pretrainer(model: ModelWithHead, config: PipelineConfig, cluster: Cl
             "matrix_rate_factor": settings.matrix_learning_rate / settings.learning_rate,
             "product_type": "bfloat16" if settings.precision == "mixed_bfloat16" else "float32",
         },
+        turns=turns,
     )
     make_loss = cluster.make_loss or (partial(token_loss, is_sum=True) if settings.accumulate_batches > 1 else None)
     losses = make_loss and {name: make_loss() for name in model.output}

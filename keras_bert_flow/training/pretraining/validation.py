@@ -100,6 +100,7 @@ class PlateauWatch:
         find_unigram_loss: returns the loss of token frequencies, in nats; called once the loss has stalled.
         settings: remedies that are already set are not proposed.
         earlier: existing lines of the log.
+        first_step: number of steps before the first that learns masked tokens.
     """
 
     def __init__(
@@ -107,8 +108,10 @@ class PlateauWatch:
         find_unigram_loss: Callable[[], float],
         settings: PretrainingConfig,
         earlier: Sequence[Mapping[str, Any]] = (),
+        first_step: int = 0,
     ):
         self._total_steps = settings.total_steps
+        self._first_line = first_step + settings.log_every_steps if first_step else 0  # whose steps all learn them
         self._remedies = [
             f"pretraining.{name}={value}" for name, value in REMEDIES.items() if getattr(settings, name) != value
         ]
@@ -126,9 +129,9 @@ class PlateauWatch:
             line: a line of the log, with `step` and the loss of its steps.
         """
         loss = line.get("mlm_loss", line.get("loss"))
-        if loss is None or self._is_told:
-            return None
         step = line["step"]
+        if loss is None or self._is_told or step < self._first_line:
+            return None
         self._losses.append((step, loss))
         before = [(at, value) for at, value in self._losses if at <= step - STALLED_SHARE * self._total_steps]
         if not before or loss < (1 - LEAST_GAIN) * before[-1][1]:
