@@ -84,6 +84,10 @@ def make_paths_absolute(config: PipelineConfig) -> PipelineConfig:
     files: dict[str, Any] = {"train": _absolute(task.train), "dev": _absolute(task.dev)}
     teacher = config.finetuning.teacher
     files["extra_dev"] = {name: _absolute(path) for name, path in task.extra_dev.items()}
+    if (augmentation := config.augmentation) is not None:
+        paths = {name: getattr(augmentation, name) for name in ("model", "stop_words")}
+        given = {name: path and _absolute(path) for name, path in paths.items()}
+        config = config.model_copy(update={"augmentation": augmentation.model_copy(update=given)})
     return config.model_copy(
         update={
             "runs": _absolute(config.runs),
@@ -146,9 +150,10 @@ def check_parameters(function: str, parameters: dict[str, Any]) -> None:
     cells = [cell.overrides for cell in list_cells(config.matrix)] if config.matrix is not None else [()]
     for cell in cells:
         one = make_paths_absolute(load_config(file, (*overrides, *cell)))
-        teacher = one.distillation.teacher if one.distillation else None
+        models = [one.initial_model, one.finetuning.teacher, one.distillation.teacher if one.distillation else None]
+        models += [one.augmentation.model, one.augmentation.stop_words] if one.augmentation else []
         paths = (one.runs, one.task.train, one.task.dev, *one.task.extra_dev.values(), *one.corpus.input)
-        if not any(find_address(path) for path in (*paths, one.initial_model, teacher, one.finetuning.teacher) if path):
+        if not any(find_address(path) for path in (*paths, *models) if path):
             check_run(resolve_initial_model(one), CHECKED[function])
 
 

@@ -26,9 +26,11 @@ from flows.stages import (
     evaluation_stage,
     find_finetuned,
     find_pretrained,
+    find_proposer,
     find_records,
     finetuning_stage,
     make_all,
+    make_augmented,
     make_builtin,
     make_pretrained,
     make_records,
@@ -124,7 +126,9 @@ def finetune(
         config.check_finetuned_length()
     check_run(config, CHECKED["finetune"])
     config = make_builtin(config, make)
-    folder = resolve_folder(model) if model else find_pretrained(config, find_records(config))[-1] / MODEL
+    phases = [] if model else find_pretrained(config, find_records(config))
+    folder = resolve_folder(model) if model else phases[-1] / MODEL
+    config = make_augmented(config, find_proposer(config, phases or [folder.parent]), make)
     finetuned = make(finetuning_stage(config, folder))
     show_stages(results)
     return name_path(finetuned)
@@ -153,6 +157,7 @@ def evaluate(
     config = make_builtin(config, make)
     folders = [resolve_folder(records)] if records else find_records(config)
     phases = [resolve_folder(pretrained)] if pretrained else find_pretrained(config, folders)
+    config = make_augmented(config, find_proposer(config, phases), make)
     finetuned_folder = resolve_folder(finetuned) if finetuned else find_finetuned(config, phases[-1])
     evaluation = make(evaluation_stage(config, finetuned_folder, phases, folders[-1]))
     show_stages(results)

@@ -23,6 +23,7 @@ from keras_bert_flow.results.adoption import find_earlier
 from keras_bert_flow.results.artifacts import locked
 from keras_bert_flow.results.manifest import MANIFEST, check_folder, read_manifest
 from keras_bert_flow.results.publishing import close_plan, hold_key
+from keras_bert_flow.results.stages.augmentation import AUGMENTATION, augmentation_key, resolve_augmented
 from keras_bert_flow.results.stages.corpus import CORPUS, corpus_key, resolve_builtin
 from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_key
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_key
@@ -116,6 +117,10 @@ def distillation_stage(config: PipelineConfig, records: Path, teacher: Path) -> 
     return _stage(config, DISTILLATION, key, "--records", records, "--teacher", teacher)
 
 
+def augmentation_stage(config: PipelineConfig, model: Path) -> StageRun:
+    return _stage(config, AUGMENTATION, augmentation_key(config, _fetch_input(model)), "--model", model)
+
+
 def finetuning_stage(config: PipelineConfig, model: Path) -> StageRun:
     return _stage(config, FINETUNING, finetuning_key(config, _fetch_input(model)), "--model", model)
 
@@ -148,6 +153,7 @@ def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
     if config.finetuning.label_words:
         check_label_words(config, find_tokenizer_file(fetch(_require_made(records[-1]), wait=False)))
     phases = make_pretrained(config, records, make)
+    config = make_augmented(config, find_proposer(config, phases), make)
     finetuned = make(finetuning_stage(config, phases[-1] / MODEL))
     return make(evaluation_stage(config, finetuned, phases, records[-1]))
 
@@ -205,6 +211,29 @@ def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Calla
         teacher = folders[-1] / MODEL if folders else Path(config.distillation.teacher or "").absolute()
         folders.append(make(distillation_stage(config, records[-1], teacher)))
     return folders
+
+
+def find_proposer(config: PipelineConfig, phases: Sequence[Path]) -> Path:
+    """Return the model that proposes words for an augmentation: a given one, the teacher, or what was pre-trained.
+
+    Args:
+        phases: the folders of pre-training and distillation, in order.
+    """
+    given = config.needed_augmentation.model or (config.distillation and config.distillation.teacher)
+    if given:
+        return Path(given).absolute()
+    return phases[-2 if config.distillation is not None and len(phases) > 1 else -1] / MODEL
+
+
+def make_augmented(config: PipelineConfig, model: Path, make: Callable[[StageRun], Path]) -> PipelineConfig:
+    """Make or find the augmented training table, if there is to be one, and return the configuration that trains on it.
+
+    Args:
+        model: proposes the words.
+    """
+    if config.augmentation is None:
+        return config
+    return resolve_augmented(config, fetch(_require_made(make(augmentation_stage(config, model)))))
 
 
 def run_stage(

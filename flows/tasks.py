@@ -25,6 +25,7 @@ from flows.stages import IS_THERE, StageRun, run_stage
 from keras_bert_flow.console.terminal import JOINERS, escape_controls
 from keras_bert_flow.files.paths import name_path
 from keras_bert_flow.results.artifacts import WAITING
+from keras_bert_flow.results.stages.augmentation import AUGMENTATION
 from keras_bert_flow.results.stages.corpus import CORPUS
 from keras_bert_flow.results.stages.distillation import DISTILLATION
 from keras_bert_flow.results.stages.evaluation import EVALUATION
@@ -152,6 +153,7 @@ TASKS = {
     RECORDS.name: stage_task("write-records", "Build masked pre-training records from the corpus.", **RETRIED),
     PRETRAINING.name: stage_task("pretrain-model", "Pre-train the model on the records."),
     DISTILLATION.name: stage_task("distill-model", "Distil a smaller model from the pre-trained one."),
+    AUGMENTATION.name: stage_task("augment-table", "Augment the training table of the task."),
     FINETUNING.name: stage_task("finetune-model", "Fine-tune the model on the task, once per seed."),
     EVALUATION.name: stage_task("evaluate-model", "Evaluate the models and write the report."),
 }

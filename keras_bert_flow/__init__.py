@@ -35,6 +35,7 @@ _HOMES = {
     "WarmupDecay": "training.optimizers.schedules",
     "WordPieceTokenizer": "text.tokenizers.wordpiece",
     "adamw": "training.optimizers.adam",
+    "augment": "training.augmentation",
     "distill": "training.distillation",
     "export_model": "export.export_model",
     "evaluate_minimal_pairs": "evaluation.minimal_pairs",

@@ -242,7 +242,10 @@ def _learn_tokenizer(texts: Iterable[str], vocabulary: VocabularyConfig) -> Toke
 
 def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
     """Return lines on the steps of fine-tuning, counting one row per example; long texts may take several."""
-    settings = config.finetuning
+    settings, lines = config.finetuning, []
+    if config.augmentation is not None:
+        rows, examples = examples, examples * (1 + config.augmentation.copies)
+        lines.append(f"Augmentation: {rows:,} training rows become at most {examples:,}.")
     runs, steps_per_epoch = len(settings.seeds), -(-examples // settings.batch_size)
     steps, most = steps_per_epoch * settings.epochs, steps_per_epoch * max(settings.epochs, settings.random_max_epochs)
     random = f" and at most {most:,} in each of {runs} from random weights" if settings.compare_random else ""
@@ -250,8 +253,9 @@ def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:
     grid = "".join(f" {name} come{'s' if name == 'A grid' else ''} on top." for name in extras)
     layers = f"{steps_per_epoch * settings.layer_epochs:,} of layers and " if settings.layer_epochs else ""
     return [
+        *lines,
         f"Fine-tuning: {examples:,} examples, {layers}{steps:,} steps of {settings.batch_size} in each of {runs} runs"
-        f"{random}, where each example is one row.{grid}"
+        f"{random}, where each example is one row.{grid}",
     ]
 
 

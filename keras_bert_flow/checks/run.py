@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.checks.stages import (
+    check_augmentation,
     check_corpus,
     check_finetuning,
     check_initial_model,
@@ -149,6 +150,8 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
         check_corpus(config, makes_records="records" in stages)
     if "pretraining" in stages and "finetuning" in stages:
         check_finetuning(config)
+    if "finetuning" in stages:
+        check_augmentation(config, makes_model="pretraining" in stages)
     if "evaluation" in stages:
         check_scored_model(config)
         check_minimal_pairs(config)
@@ -165,7 +168,7 @@ def check_runs(config: PipelineConfig) -> None:
         return
     check_place(Path(config.runs) / "x")
     models = [config.initial_model, config.distillation.teacher if config.distillation else None]
-    models.append(config.finetuning.teacher)
+    models += [config.finetuning.teacher, config.augmentation.model if config.augmentation else None]
     local = [model for model in models if model is not None and not find_address(model)]
     check_apart(config.runs, local, "The folder of results")
 

@@ -13,7 +13,12 @@ from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import CorpusConfig
 from keras_bert_flow.conversion.adapters import check_whole
-from keras_bert_flow.conversion.directory import ModelDirectory, check_model_directory, check_words_head
+from keras_bert_flow.conversion.directory import (
+    ModelDirectory,
+    check_masked_lm,
+    check_model_directory,
+    check_words_head,
+)
 from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.distribution.cluster import check_devices
 from keras_bert_flow.files.inputs import hold
@@ -25,7 +30,9 @@ from keras_bert_flow.models.sizes import resolve_shape
 from keras_bert_flow.records.tfrecord import check_positions
 from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.results.publishing import verify
+from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.minimal_pairs import encode_pairs, read_minimal_pairs
+from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.corpus.documents import Document, ReadingRule, read_documents
 from keras_bert_flow.text.corpus.inputs import (
     PACKED_SUFFIXES,
@@ -42,6 +49,7 @@ from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.text.objectives.mlm import check_cutting
 from keras_bert_flow.text.objectives.objective import check_joining, find_objective
 from keras_bert_flow.text.rows import held_out_choice
+from keras_bert_flow.text.stop_words import read_stop_words
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, list_tokenizer_files, read_tokenizer_file
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
@@ -51,6 +59,7 @@ from keras_bert_flow.training.finetuning.task_data import (
     check_task_files,
     find_label_words,
     read_task_data,
+    read_training,
 )
 from keras_bert_flow.training.fit import (
     check_objective,
@@ -276,9 +285,46 @@ def check_pretraining_stage(
     return folder
 
 
+def check_augmentation(config: PipelineConfig, makes_model: bool = True) -> None:
+    """Check that the training rows of a run can be augmented, if its configuration says so.
+
+    Args:
+        makes_model: whether the run makes the model that proposes words, if no other is named.
+    """
+    settings, distillation = config.augmentation, config.distillation
+    if settings is None:
+        return
+    read_stop_words(settings.stop_words)
+    model, last = settings.model or (distillation and distillation.teacher), config.phases[-1].records
+    if model is not None:
+        check_masked_lm(check_initial_model(Path(model)))
+    elif makes_model and find_objective(last.objective).has_generator:
+        raise ValueError(
+            "A model that proposes words must have a masked-LM head. Received: records.objective="
+            f"{last.objective}, of which a detector comes. Use mlm, or set augmentation.model."
+        )
+
+
+def check_augmentation_stage(config: PipelineConfig, model: Path, output: Path) -> Sequence[TextExample] | None:
+    """Check the inputs of `kbf augment`, and return the training rows; None for the built-in task."""
+    check_output(output)
+    config.check_augmented()
+    read_stop_words(config.needed_augmentation.stop_words)
+    check_masked_lm(check_initial_model(model))
+    if config.task.train == BUILTIN:
+        return None
+    verify(config.task.train)
+    return read_training(config, make_task(**config.task.arguments))[0]
+
+
 def check_finetuning_stage(config: PipelineConfig, model: Path, output: Path) -> TaskData | None:
     """Check the inputs of `kbf finetune`, and return the task's data for the model; None for the built-in task."""
     check_output(output)
+    if config.augmentation is not None:
+        raise ValueError(
+            "`kbf finetune` must be given the table that it trains on. Received: the section `augmentation`. Run `kbf "
+            "augment`, and set task.train to its train.jsonl and augmentation=null."
+        )
     check_installed(config.loggers)
     inputs = hold(model)
     directory = check_initial_model(model)

@@ -24,7 +24,7 @@ COMMANDS = {
     "run_commands": ("configs", "run"),
     "tune_commands": ("tune",),
     "serve_commands": ("serve", "serve-model"),
-    "model_commands": ("pretrain", "distill", "finetune", "evaluate", "report"),
+    "model_commands": ("pretrain", "distill", "augment", "finetune", "evaluate", "report"),
     "question_commands": ("predict", "search"),
     "store_commands": ("runs", "lineage"),
     "conversion_commands": ("convert", "export", "push", "glue-zip"),

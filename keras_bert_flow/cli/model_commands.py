@@ -8,7 +8,12 @@ from typing import Annotated, Any
 import typer
 
 from keras_bert_flow.checks.run import check_distillation_stage
-from keras_bert_flow.checks.stages import check_finetuning_stage, check_pretraining_stage, check_report_stage
+from keras_bert_flow.checks.stages import (
+    check_augmentation_stage,
+    check_finetuning_stage,
+    check_pretraining_stage,
+    check_report_stage,
+)
 from keras_bert_flow.cli.application import app
 from keras_bert_flow.cli.options import (
     OUTPUT_ANYWHERE,
@@ -42,6 +47,7 @@ from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.files.paths import name_path
 from keras_bert_flow.prediction.load import FINE_TUNED, check_request
+from keras_bert_flow.results.stages.augmentation import TABLE
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.training.finetuning.task_data import fetch_tables
 
@@ -102,6 +108,32 @@ def distill(
         asking = ask_pretrained(place / MODEL, inside(output, MODEL))
     show(name_path(output))
     _say_finetuning(output, asking, config, set, backend)
+
+
+@app.command()
+def augment(
+    model: Annotated[Path, typer.Option(help="Model directory with a masked-LM head, ours or Hugging Face's.")],
+    output: OutputAnywhere,
+    config: ConfigOrTask = None,
+    task: OldTask = None,
+    set: Overrides = None,
+    backend: ChosenBackend = None,
+) -> None:
+    """Write a training table with copies of its rows in which words are replaced, as set in `augmentation`."""
+    config = require_file(config, task)
+    with stopping_for_later(), made_at(output) as place:
+        settings = fetch_tables(choose_backend(load(config, set), backend))
+        examples = check_augmentation_stage(settings, model, place)
+        settings = fill_builtin_task(settings)
+        with following(f"Augmenting {settings.task.train} on {settings.backend}", place):
+            from keras_bert_flow.training.augmentation import augment as run
+
+            run(settings, model, place, examples)
+    show(name_path(output))
+    table = [*(set or ()), f"task.train={inside(output, TABLE)}", "augmentation=null"]
+    say_next(
+        "finetune", *carry(config, table, None, backend), "--model", "MODEL", "--output", beside(output, "finetuned")
+    )
 
 
 @app.command()

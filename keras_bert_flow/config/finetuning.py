@@ -263,6 +263,34 @@ class FinetuningConfig(Settings):
             )
 
 
+# Section `augmentation`.
+
+
+class AugmentationConfig(Settings):
+    """Copies of the training rows in which words are replaced. Defaults: Jiao et al. 2020 (TinyBERT), section 3.2."""
+
+    copies: int = Field(
+        20,
+        ge=1,
+        le=MOST_UNITS,
+        description="Copies of each training row; those that equal another or the row are dropped. In the paper: 10 "
+        "for MNLI and QQP, 20 for SST-2 and QNLI, 30 for smaller tables.",
+    )
+    replacement_probability: float = Field(
+        0.4, gt=0, le=1, description="Probability with which a copy replaces each word that has candidates."
+    )
+    candidates: int = Field(15, ge=1, le=MOST_UNITS, description="Maximum number of candidates for each word.")
+    seed: Seed | None = Field(None, description="Seed of the replacements. Default: that of the run.")
+    model: str | None = Field(
+        None,
+        description="Model directory with a masked-LM head, or hf://org/name, that proposes the words. Default: the "
+        "teacher of `distillation` if there is one, else the pre-trained model.",
+    )
+    stop_words: str | None = Field(
+        None, description="File of words that are never replaced, one per line. Default: English function words."
+    )
+
+
 # Section `evaluation`.
 
 
@@ -324,6 +352,7 @@ def _make_section(settings: type[TaskSettings]) -> type[TaskConfig]:
 
 TASKS = {settings.kind: _make_section(settings) for settings in SETTINGS}
 TAUGHT = ("classification", "regression")  # kinds of task with a teacher
+AUGMENTED = ("classification", "regression")  # kinds of task whose training rows can be augmented
 POOLED = tuple(settings.kind for settings in SETTINGS if settings.is_pooled)
 HEADLESS = tuple(settings.kind for settings in SETTINGS if not settings.has_head)
 CALIBRATED = tuple(settings.kind for settings in SETTINGS if settings.is_calibrated)

@@ -10,11 +10,13 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from keras_bert_flow.config.finetuning import (
+    AUGMENTED,
     CALIBRATED,
     POOLED,
     TASKS,
     TAUGHT,
     AnyTask,
+    AugmentationConfig,
     EvaluationConfig,
     FinetuningConfig,
     kind_of,
@@ -247,6 +249,9 @@ class PipelineConfig(Settings):
         None, description="A smaller model that learns from the pre-trained one, for the task. Default: none."
     )
     task: AnyTask = Field(default_factory=TASKS["classification"], description="The task.")
+    augmentation: AugmentationConfig | None = Field(
+        None, description="More training rows for the task, with words replaced. Default: none."
+    )
     finetuning: FinetuningConfig = Field(default_factory=FinetuningConfig, description="Fine-tuning.")
     evaluation: EvaluationConfig = Field(
         default_factory=EvaluationConfig, description="What the report measures in addition to the task."
@@ -332,6 +337,31 @@ class PipelineConfig(Settings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_augmentation(self):
+        if self.augmentation is not None:
+            self.check_augmented()
+        return self
+
+    def check_augmented(self) -> None:
+        """Raise ValueError unless the training rows of the task can be augmented."""
+        settings, kind = self.finetuning, kind_of(self.task)
+        if kind not in AUGMENTED:
+            raise ValueError(
+                f"`augmentation` must go with a task of kind {', '.join(AUGMENTED)}. Received: kind={kind}. Leave it "
+                "out."
+            )
+        if settings.label_counts:
+            raise ValueError(
+                "`augmentation` must go without `finetuning.label_counts`, which takes the first rows of a table. "
+                f"Received: label_counts={list(settings.label_counts)}. Leave out one."
+            )
+        if settings.train_examples == "random":
+            raise ValueError(
+                "`augmentation` must go with the first rows of a table. Received: finetuning.train_examples=random. "
+                "Leave it out, or shuffle the table."
+            )
+
     def check_finetuned_length(self) -> None:
         """Raise ValueError unless the model that this configuration makes has the positions of its fine-tuning.
 
@@ -348,6 +378,11 @@ class PipelineConfig(Settings):
     def has_own_teacher(self) -> bool:
         """Whether `distillation` names its teacher, so that nothing is pre-trained."""
         return self.distillation is not None and self.distillation.teacher is not None
+
+    @property
+    def needed_augmentation(self) -> AugmentationConfig:
+        """The section `augmentation`, with its defaults if it is not set."""
+        return self.augmentation or AugmentationConfig()
 
     @property
     def needed_distillation(self) -> DistillationConfig:

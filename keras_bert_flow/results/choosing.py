@@ -34,6 +34,7 @@ from keras_bert_flow.results.lineage import (
     store_of,
 )
 from keras_bert_flow.results.publishing import PAUSE, Needs, find_needs, find_reader
+from keras_bert_flow.results.stages.augmentation import TABLE, resolve_augmented
 from keras_bert_flow.results.stages.registry import STAGES
 
 SHOWN = 8
@@ -157,7 +158,10 @@ def find_model(config: str | Path) -> Path:
                           if source.name == "finetuned"), None)  # fmt: skip
         if finetuned is not None and (found := find_best(finetuned.folder)):
             best, score, count = found
-            ours, theirs = settings.model_dump(mode="json"), report.manifest.config
+            theirs = report.manifest.config
+            if settings.augmentation is not None and Path(table := theirs["task"]["train"]).name == TABLE:
+                settings = resolve_augmented(settings, Path(table).parent)  # as the run has done
+            ours = settings.model_dump(mode="json")
             changed = [name for name in COMPARED if name in theirs and not _are_same(ours.get(name), theirs[name])]
             since = f", made with another {', '.join(changed)}" if changed else ""
             _logger.warning(

@@ -43,6 +43,8 @@ def evaluation_settings(config: PipelineConfig) -> dict[str, Any]:
     left_out = {"runs", "beam", "distribution", "loggers", "matrix", "tuning"}
     if config.evaluation.minimal_pairs is None:
         left_out.add("evaluation")
+    if config.augmentation is None:
+        left_out.add("augmentation")
     return drop_paths(config.model_dump(exclude=left_out))
 
 

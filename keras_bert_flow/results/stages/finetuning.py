@@ -4,7 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.results.stages.keys import Stage, drop_paths, folder_digest, refuse_auto, task_digests
+from keras_bert_flow.results.stages.augmentation import find_augmentation
+from keras_bert_flow.results.stages.keys import (
+    Stage,
+    digest_table,
+    drop_paths,
+    folder_digest,
+    refuse_auto,
+    task_digests,
+)
 
 FINETUNING = Stage(
     "finetuning",
@@ -24,9 +32,10 @@ def finetuning_key(config: PipelineConfig, model: Path) -> str:
 
 
 def finetuning_inputs(config: PipelineConfig, model: Path) -> dict[str, str]:
-    """Digest the model directories of a fine-tuning."""
-    teacher = config.finetuning.teacher
-    return {"model": folder_digest(model)} | ({} if teacher is None else {"teacher": folder_digest(Path(teacher))})
+    """Digest the model directories of a fine-tuning, and its training table if `kbf augment` has made that."""
+    teacher, train = config.finetuning.teacher, Path(config.task.train)
+    inputs = {"model": folder_digest(model)} | ({} if teacher is None else {"teacher": folder_digest(Path(teacher))})
+    return inputs | ({} if find_augmentation(train) is None else {"train": digest_table(train)})
 
 
 def finetuning_settings(config: PipelineConfig) -> dict[str, Any]:

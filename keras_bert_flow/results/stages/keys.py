@@ -91,7 +91,8 @@ def name_stages(config: PipelineConfig) -> list[str]:
     phases = len(config.phases)
     counts = {"corpus": int(needs_builtin(config)), "vocabulary": 1, "records": phases}
     counts |= {"pretraining": 0 if config.has_own_teacher else phases}
-    counts |= {"distillation": int(config.distillation is not None), "finetuning": 1, "evaluation": 1}
+    counts |= {"distillation": int(config.distillation is not None)}
+    counts |= {"augmentation": int(config.augmentation is not None), "finetuning": 1, "evaluation": 1}
     return [name for name, count in counts.items() for _ in range(count)]
 
 
@@ -102,6 +103,7 @@ def drop_paths(settings: dict[str, Any]) -> dict[str, Any]:
         "task": {"train", "dev", "extra_dev"},
         "vocabulary": {"file"},
         "evaluation": {"minimal_pairs"},
+        "augmentation": {"model", "stop_words"},
     }
     return {
         section: {name: value for name, value in values.items() if name not in paths[section]}

@@ -1,5 +1,6 @@
 """Registry of the stages, in execution order."""
 
+from keras_bert_flow.results.stages.augmentation import AUGMENTATION
 from keras_bert_flow.results.stages.corpus import CORPUS
 from keras_bert_flow.results.stages.distillation import DISTILLATION
 from keras_bert_flow.results.stages.evaluation import EVALUATION
@@ -8,5 +9,5 @@ from keras_bert_flow.results.stages.pretraining import PRETRAINING
 from keras_bert_flow.results.stages.records import RECORDS
 from keras_bert_flow.results.stages.vocabulary import VOCABULARY
 
-IN_ORDER = (CORPUS, VOCABULARY, RECORDS, PRETRAINING, DISTILLATION, FINETUNING, EVALUATION)
+IN_ORDER = (CORPUS, VOCABULARY, RECORDS, PRETRAINING, DISTILLATION, AUGMENTATION, FINETUNING, EVALUATION)
 STAGES = {stage.name: stage for stage in IN_ORDER}

@@ -17,6 +17,7 @@ from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates, hold
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.results.publishing import verify
+from keras_bert_flow.results.stages.augmentation import describe_augmentation
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.metrics import describe_shares
 from keras_bert_flow.tasks.core.task import Features, Task
@@ -178,6 +179,8 @@ def list_remarks(
         train: the training file.
         dev_files: `dev` and the names in `task.extra_dev` → file and examples.
     """
+    if remark := describe_augmentation(train):
+        yield remark
     yield from task.describe_guesses(given)
     counts = Counter(chain.from_iterable(map(task.names_of, training)))
     has_header = getattr(task, "header", True) or str(train).removesuffix(".gz").endswith(NAMED_FIELDS)
@@ -321,7 +324,7 @@ def _find_order(examples: Sequence[Any], count: int) -> str:
 
 
 def fetch_tables(config: PipelineConfig) -> PipelineConfig:
-    """Return a configuration with local paths for the tables of the task and of minimal pairs, and for a teacher.
+    """Return a configuration with local paths for its tables, minimal pairs, teacher and augmentation.
 
     Remote ones are fetched through the cache; local paths are unchanged. Keys are digests of the bytes, so a table
     and a remote copy of it are the same input.
@@ -334,6 +337,11 @@ def fetch_tables(config: PipelineConfig) -> PipelineConfig:
     tables["extra_dev"] = {name: fetch_table(path) for name, path in task.extra_dev.items()}
     pairs = evaluation.minimal_pairs and fetch_table(evaluation.minimal_pairs)
     teacher = {"teacher": config.finetuning.teacher and fetch_table(config.finetuning.teacher)}
+    augmentation = config.augmentation
+    if augmentation is not None:
+        paths = {name: getattr(augmentation, name) for name in ("model", "stop_words")}
+        fetched = {name: path and fetch_table(path) for name, path in paths.items()}
+        config = config.model_copy(update={"augmentation": augmentation.model_copy(update=fetched)})
     return config.model_copy(
         update={
             "finetuning": config.finetuning.model_copy(update=teacher),
