@@ -26,7 +26,6 @@ from flows.stages import (
     evaluation_stage,
     find_finetuned,
     find_pretrained,
-    find_proposer,
     find_records,
     finetuning_stage,
     make_all,
@@ -127,9 +126,9 @@ def finetune(
     check_run(config, CHECKED["finetune"])
     config = make_builtin(config, make)
     phases = [] if model else find_pretrained(config, find_records(config))
-    folder = resolve_folder(model) if model else phases[-1] / MODEL
-    config = make_augmented(config, find_proposer(config, phases or [folder.parent]), make)
-    finetuned = make(finetuning_stage(config, folder))
+    models = [resolve_folder(model)] if model else [phase / MODEL for phase in phases]
+    config = make_augmented(config, models, make)
+    finetuned = make(finetuning_stage(config, models[-1]))
     show_stages(results)
     return name_path(finetuned)
 
@@ -157,7 +156,7 @@ def evaluate(
     config = make_builtin(config, make)
     folders = [resolve_folder(records)] if records else find_records(config)
     phases = [resolve_folder(pretrained)] if pretrained else find_pretrained(config, folders)
-    config = make_augmented(config, find_proposer(config, phases), make)
+    config = make_augmented(config, [phase / MODEL for phase in phases], make)
     finetuned_folder = resolve_folder(finetuned) if finetuned else find_finetuned(config, phases[-1])
     evaluation = make(evaluation_stage(config, finetuned_folder, phases, folders[-1]))
     show_stages(results)

@@ -153,7 +153,7 @@ def make_all(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Path:
     if config.finetuning.label_words:
         check_label_words(config, find_tokenizer_file(fetch(_require_made(records[-1]), wait=False)))
     phases = make_pretrained(config, records, make)
-    config = make_augmented(config, find_proposer(config, phases), make)
+    config = make_augmented(config, [phase / MODEL for phase in phases], make)
     finetuned = make(finetuning_stage(config, phases[-1] / MODEL))
     return make(evaluation_stage(config, finetuned, phases, records[-1]))
 
@@ -213,27 +213,19 @@ def make_pretrained(config: PipelineConfig, records: Sequence[Path], make: Calla
     return folders
 
 
-def find_proposer(config: PipelineConfig, phases: Sequence[Path]) -> Path:
-    """Return the model that proposes words for an augmentation: a given one, the teacher, or what was pre-trained.
-
-    Args:
-        phases: the folders of pre-training and distillation, in order.
-    """
-    given = config.needed_augmentation.model or (config.distillation and config.distillation.teacher)
-    if given:
-        return Path(given).absolute()
-    return phases[-2 if config.distillation is not None and len(phases) > 1 else -1] / MODEL
-
-
-def make_augmented(config: PipelineConfig, model: Path, make: Callable[[StageRun], Path]) -> PipelineConfig:
+def make_augmented(config: PipelineConfig, models: Sequence[Path], make: Callable[[StageRun], Path]) -> PipelineConfig:
     """Make or find the augmented training table, if there is to be one, and return the configuration that trains on it.
 
     Args:
-        model: proposes the words.
+        models: those of pre-training and distillation, in order: the words are proposed by the last that was
+            pre-trained, unless the configuration names another model or a teacher.
     """
     if config.augmentation is None:
         return config
-    return resolve_augmented(config, fetch(_require_made(make(augmentation_stage(config, model)))))
+    given = config.augmentation.model or (config.distillation.teacher if config.distillation else None)
+    own = models[-2 if config.distillation is not None and len(models) > 1 else -1]
+    stage = augmentation_stage(config, Path(given).absolute() if given else own)
+    return resolve_augmented(config, fetch(_require_made(make(stage))))
 
 
 def run_stage(

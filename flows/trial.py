@@ -12,7 +12,6 @@ from flows.parameters import local_runs, resolve_config
 from flows.stages import (
     MODEL,
     StageRun,
-    find_proposer,
     find_storage,
     finetuning_stage,
     make_augmented,
@@ -87,7 +86,7 @@ def run_trial(config: PipelineConfig, objective: str, on_line: Callable[[str], N
     phases = make_pretrained(config, make_records(config, make), make_trained)
     if objective == "held_out_loss":
         return read_json_object(fetch(phases[-1]) / "metrics.json")[main_loss]
-    config = make_augmented(config, find_proposer(config, phases), make)
+    config = make_augmented(config, [phase / MODEL for phase in phases], make)
     stage = finetuning_stage(config, phases[-1] / MODEL)
     field = f"dev_{make_task(**config.task.arguments).main_metric}"
     folder = fetch(_make_followed(stage, lambda folder: _list_scores(config, folder, field), on_line, report))

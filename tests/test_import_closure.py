@@ -207,6 +207,7 @@ RUNS = {
     "records": "stage.build_records(config.corpus, config.records, folder / 'v.txt', False, folder / 'out')",
     "pretraining": "stage.pretrain(config, folder / 'records', folder / 'out', report=str)",
     "distillation": "stage.distill(config, folder / 'records', folder / 'teacher', folder / 'out', report=str)",
+    "augmentation": "stage.augment(config, folder / 'teacher', folder / 'out')",
     "finetuning": "stage.finetune(config, folder / 'model', folder / 'out', report=str)",
     "evaluation": (
         "made = [folder / name for name in ('finetuned', 'pretrained', 'records')]\n"

@@ -295,7 +295,7 @@ def check_augmentation(config: PipelineConfig, makes_model: bool = True) -> None
     if settings is None:
         return
     read_stop_words(settings.stop_words)
-    model, last = settings.model or (distillation and distillation.teacher), config.phases[-1].records
+    model, last = settings.model or (distillation.teacher if distillation else None), config.phases[-1].records
     if model is not None:
         check_masked_lm(check_initial_model(Path(model)))
     elif makes_model and find_objective(last.objective).has_generator:

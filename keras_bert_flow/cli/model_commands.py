@@ -130,10 +130,10 @@ def augment(
 
             run(settings, model, place, examples)
     show(name_path(output))
-    table = [*(set or ()), f"task.train={inside(output, TABLE)}", "augmentation=null"]
-    say_next(
-        "finetune", *carry(config, table, None, backend), "--model", "MODEL", "--output", beside(output, "finetuned")
-    )
+    changed = [*(set or ()), f"task.train={inside(output, TABLE)}", "augmentation=null"]
+    changed += ["finetuning.max_train_examples=null"] if settings.finetuning.max_train_examples else []
+    place_of_models = beside(output, "finetuned")
+    say_next("finetune", *carry(config, changed, None, backend), "--model", "MODEL", "--output", place_of_models)
 
 
 @app.command()

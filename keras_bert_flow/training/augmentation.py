@@ -196,9 +196,8 @@ class WordProposer:
         first_lengths = np.array([min(length, self.max_positions) for _, length in joined], np.int64)
         cut = [ids[: self.max_positions] for ids, _ in joined]
         pairs = Features(cut, first_lengths, np.arange(len(cut)))
-        texts, positions = (
-            np.array([getattr(word, name) for word in words], np.int64) for name in ("text", "position")
-        )
+        texts = np.array([word.text for word in words], np.int64)
+        positions = np.array([word.position for word in words], np.int64)
         found: list[tuple[str, ...]] = [()] * len(words)
         batches = predict_batches(
             self.model,
@@ -347,19 +346,19 @@ def augment(
     output = check_local(output)
     config.check_augmented()
     config, model = fetch_tables(config), fetch(model)
-    settings, task = config.needed_augmentation, config.task
+    settings, arguments = config.needed_augmentation, config.task.arguments
     stop_words = settings.stop_words
-    inputs = hold(model, task.train, *([stop_words] if stop_words else []))
+    inputs = hold(model, config.task.train, *([stop_words] if stop_words else []))
     check_whole(model)
     key = augmentation_key(config, model)
 
     def build(work: Path) -> Contents:
         known = read_stop_words(stop_words)
-        rows = read_training(config, make_task(**task.arguments))[0] if examples is None else examples
+        rows = read_training(config, make_task(**arguments))[0] if examples is None else examples
         plan_parts(AUGMENTING)
         expect(AUGMENTING.unit, len(rows))
         note(AUGMENTING, 0)
-        columns = [task.text, *([task.text_pair] if task.text_pair is not None else [])]
+        columns = [arguments[name] for name in ("text", "text_pair", "label") if arguments[name] is not None]
         count = 0
         with arithmetic("float32"), open(work / TABLE, "w", encoding="utf-8", newline="\n") as file:
             proposer = WordProposer(model, settings.candidates, known)
@@ -367,7 +366,7 @@ def augment(
             made = augment_rows(rows, proposer, settings.copies, settings.replacement_probability, seed)
             for example, group in zip(rows, made, strict=True):
                 for texts in group:
-                    fields = dict(zip(columns, texts, strict=True)) | {task.label: example.label}
+                    fields = dict(zip(columns, (*texts, example.label), strict=True))
                     file.write(json.dumps(fields, ensure_ascii=False) + "\n")
                 count += len(group)
                 note(AUGMENTING)

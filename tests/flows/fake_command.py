@@ -14,6 +14,7 @@ STAGES = {
     "vocab": "vocabulary",
     "pretrain": "pretraining",
     "distill": "distillation",
+    "augment": "augmentation",
     "finetune": "finetuning",
     "report": "evaluation",
 }
@@ -23,6 +24,7 @@ FILES = {
     "records": {"vocab.txt": VOCABULARY},
     "pretrain": {"model/config.json": "{}"},
     "distill": {"model/config.json": "{}"},
+    "augment": {"train.jsonl": '{"text": "a", "label": "no"}\n{"text": "b", "label": "yes"}\n'},
     "finetune": {"metrics.json": "{}"},
     "report": {"report.md": "| model | accuracy |\n|---|---|\n| ours | 0.9 |\n", "report.html": "<html></html>"},
 }

@@ -156,6 +156,33 @@ def test_student_is_distilled_between_pretraining_and_finetuning(runs: Path):
     assert len(calls(runs)) == 6
 
 
+@pytest.mark.slow
+def test_table_is_augmented_by_the_teacher_before_finetuning(runs: Path):
+    augmented = [STUDENT, "augmentation.copies=3", "finetuning.max_train_examples=9"]
+    state = bert_pipeline("tiny.yaml", overrides=augmented, return_state=True)
+    table = json.loads(artifacts_of(state.state_details.flow_run_id)["stages"].data)
+    assert [row["stage"] for row in table][3:6] == ["distillation", "augmentation", "finetuning"]
+    assert calls(runs) == ["vocab", "records", "pretrain", "distill", "augment", "finetune", "report"]
+    lines = (runs / "arguments.txt").read_text().splitlines()
+    teacher, _, made, tuned, report = (options_of(line.split()) for line in lines[2:])
+    assert Path(made["--model"]).parent == Path(teacher["--output"])
+    before, after, shown = (load_config(options["--config"]) for options in (made, tuned, report))
+    assert (before.augmentation.copies, before.finetuning.max_train_examples) == (3, 9)
+    assert (after.task.train, after.augmentation) == (f"{made['--output']}/train.jsonl", None)
+    assert after.finetuning.max_train_examples is None and after == shown
+    finetune("tiny.yaml", overrides=augmented)
+    evaluate("tiny.yaml", overrides=augmented)
+    bert_pipeline("tiny.yaml", overrides=augmented)
+    assert len(calls(runs)) == 7
+    model = str(write_tiny_model(runs.parent / "given", has_masked_lm=True))
+    finetune("tiny.yaml", model=model, overrides=["augmentation.copies=3"])
+    assert calls(runs)[7:] == ["augment", "finetune"]
+    lines = [options_of(line.split()) for line in (runs / "arguments.txt").read_text().splitlines()[7:]]
+    assert [options["--model"] for options in lines] == [model, model]
+    bert_pipeline("tiny.yaml", overrides=["augmentation={copies: 3, model: given}"])
+    assert calls(runs)[9:] == ["report"]  # the table is there, and as all fake models are equal, what is fine-tuned
+
+
 def options_of(words: list[str]) -> dict[str, str]:
     return dict(zip(words[1::2], words[2::2], strict=True))
 

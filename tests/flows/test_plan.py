@@ -29,6 +29,8 @@ from keras_bert_flow.checks.estimates import (
     measure_bytes,
     read_sample,
 )
+from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import DistillationConfig, ModelConfig
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.results.manifest import read_manifest
@@ -77,6 +79,15 @@ def test_plan_has_the_student_and_no_pretraining_with_a_teacher_of_its_own(confi
     taught = config.model_copy(update={"distillation": own})
     assert [stage.name for stage in plan_stages(taught)] == [*STAGES[:2], "distillation", *STAGES[3:]]
     assert [line.partition(":")[0] for line in estimate_pretraining(taught, None)][0] == "Distillation"
+
+
+def test_plan_has_the_augmentation_and_its_rows(config):
+    augmented = make_config(PipelineConfig, config.model_dump() | {"augmentation": {"copies": 3}}, "x.yaml")
+    assert [stage.name for stage in plan_stages(augmented)] == [*STAGES[:3], "augmentation", *STAGES[3:]]
+    lines = estimate_finetuning(augmented, 10)
+    assert lines[0] == "Augmentation: 10 training rows become at most 40."
+    assert lines[1].startswith("Fine-tuning: 40 examples, 10 steps of 4")
+    assert estimate_finetuning(config, 10)[0].startswith("Fine-tuning: 10 examples")
 
 
 def test_command_prints_a_plan_and_starts_nothing(tiny_config: Path):

@@ -22,7 +22,7 @@ from keras_bert_flow.results.describing import flatten
 from keras_bert_flow.results.manifest import COSTS, MANIFEST, is_measurement
 
 DATA = ("corpus", "vocabulary", "records", "imported records")  # bytes, the same on every machine
-TRAINING = ("pretraining", "distillation", "finetuning", "evaluation")  # numbers, of each backend
+TRAINING = ("pretraining", "distillation", "augmentation", "finetuning", "evaluation")  # numbers, of each backend
 Results = dict[str, Any]  # case → what was found
 DIGITS = 9  # significant ones of a float32
 # The bias of the keys adds the same to all scores of a query: its gradient is rounding, which Adam makes steps of.
@@ -195,6 +195,25 @@ def find_distillation(folder: Path) -> Results:
     return {"distilbert": describe_run(distill(config, records, teacher, folder / "distilled", _ignore))}
 
 
+def find_augmentation(folder: Path) -> Results:
+    from keras_bert_flow.config.pipeline import PipelineConfig
+    from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
+    from keras_bert_flow.training.augmentation import augment
+    from tests.oracles.tiny_model import write_tiny_model
+
+    pieces = [*SPECIAL_PIECES, "the", *WORDS[:6], *WORDS[7:8], "un", "##believ", "##able"]
+    model = write_tiny_model(folder / "model", pieces=pieces, has_masked_lm=True, seed=1)
+    rows = [
+        f"the {one} saw unbelievable {other}s.\tThe {other}!\t{len(one) / 4}" for one in WORDS for other in WORDS[:3]
+    ]
+    (folder / "table.tsv").write_text("\n".join(["a\tb\tscore", *rows]) + "\n", encoding="utf-8")
+    task = {"kind": "regression", "text": "a", "text_pair": "b", "label": "score"}
+    task |= dict.fromkeys(("train", "dev"), str(folder / "table.tsv"))
+    config = PipelineConfig(task=task, augmentation={"copies": 3, "candidates": 5})
+    lines = (augment(config, model, folder / "augmented") / "train.jsonl").read_text(encoding="utf-8").splitlines()
+    return {"pairs": {"rows": [list(json.loads(line).values()) for line in lines[:20]], "number": len(lines)}}
+
+
 def find_finetuning(folder: Path) -> Results:
     from keras_bert_flow.training.finetuning.finetune import finetune
 
@@ -344,6 +363,7 @@ _FIND: dict[str, Callable[[Path], Results]] = {
     "imported records": find_imported,
     "pretraining": find_pretraining,
     "distillation": find_distillation,
+    "augmentation": find_augmentation,
     "finetuning": find_finetuning,
     "evaluation": find_evaluation,
 }
