@@ -64,6 +64,7 @@ from keras_bert_flow.prediction.predictors import Predictor
 from keras_bert_flow.results.lineage import find_source
 from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.results.publishing import Contents, publish
+from keras_bert_flow.results.stages.augmentation import drop_copies
 from keras_bert_flow.results.stages.distillation import DISTILLATION
 from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_inputs, evaluation_key
 from keras_bert_flow.results.stages.pretraining import PRETRAINING
@@ -151,7 +152,8 @@ def write_evaluation(
 
     def build(work: Path) -> Contents:
         read = files or read_task_files(config)
-        task, training, dev, extra = read.task, read.training, read.dev, read.extra_dev
+        task, dev, extra = read.task, read.dev, read.extra_dev
+        training = drop_copies(config.task.train, read.training)
         plan_parts(*[SCORING_PAIRS] * (config.evaluation.minimal_pairs is not None), ASKING, FITTING_WORDS, WRITING)
         pairs = _score_minimal_pairs(config, pretrained)
         dev_sets = {DEV: dev} | extra
@@ -201,7 +203,7 @@ def write_evaluation(
             pretraining=figures[-1],
             pretraining_title=titles[-1],
             curves=_read_curves(finetuned, dict(zip((*titles[:-1], "pretraining"), phases, strict=True))),
-            data=make_data_card(task, {"training": training} | dev_sets, records),
+            data=make_data_card(task, {"training": read.training} | dev_sets, records),
             counters=read_manifest(records).counters,
             stages=_gather_stages(records, phases, finetuned, figures, runs),
             config=config.model_dump(mode="json"),

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from string import ascii_lowercase, ascii_uppercase
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -308,7 +309,7 @@ def _replace(text: str, words: Sequence[Slot], drawn: Iterator[tuple[bool, int]]
 def augment_rows(
     examples: Sequence[TextExample], proposer: WordProposer, copies: int, probability: float, seed: int
 ) -> Iterator[list[tuple[str, ...]]]:
-    """Yield the texts of each row and of its copies.
+    """Yield the texts of the copies of each row.
 
     What is drawn for a row depends on the seed and its number alone.
     """
@@ -317,13 +318,18 @@ def augment_rows(
         slots = iter(proposer.propose([text for texts in rows for text in texts]))
         for number, texts in enumerate(rows, start):
             rng = keyed_generator(seed, AUGMENTATION.name, number)
-            yield [texts, *draw_copies(texts, [next(slots) for _ in texts], copies, probability, rng)]
+            yield draw_copies(texts, [next(slots) for _ in texts], copies, probability, rng)
+
+
+def write_line(file: TextIO, columns: Sequence[str], *values: Any) -> None:
+    """Write a row of a table as a line of JSON."""
+    file.write(json.dumps(dict(zip(columns, values, strict=True)), ensure_ascii=False) + "\n")
 
 
 def augment(
     config: PipelineConfig, model: str | Path, output: str | Path, examples: Sequence[TextExample] | None = None
 ) -> Path:
-    """Publish a folder with `train.jsonl`, the training rows of a task, each with its copies; skipped if it exists.
+    """Publish a folder with `train.jsonl`, the training rows of a task and then their copies; skipped if it exists.
 
     The columns have the names that the task gives them, so the task reads the table with its own settings. All copies
     have the label of their row, also that of a regression. The result does not depend on the size of batches.
@@ -359,16 +365,17 @@ def augment(
         expect(AUGMENTING.unit, len(rows))
         note(AUGMENTING, 0)
         columns = [arguments[name] for name in ("text", "text_pair", "label") if arguments[name] is not None]
-        count = 0
+        count = len(rows)
         with arithmetic("float32"), open(work / TABLE, "w", encoding="utf-8", newline="\n") as file:
             proposer = WordProposer(model, settings.candidates, known)
             seed = config.seed if settings.seed is None else settings.seed
             made = augment_rows(rows, proposer, settings.copies, settings.replacement_probability, seed)
-            for example, group in zip(rows, made, strict=True):
-                for texts in group:
-                    fields = dict(zip(columns, (*texts, example.label), strict=True))
-                    file.write(json.dumps(fields, ensure_ascii=False) + "\n")
-                count += len(group)
+            for example in rows:  # first, so that what is not to be given copies takes as many rows
+                write_line(file, columns, *example.inputs.values(), example.label)
+            for example, copies in zip(rows, made, strict=True):
+                for texts in copies:
+                    write_line(file, columns, *texts, example.label)
+                count += len(copies)
                 note(AUGMENTING)
         facts = config.model_dump(mode="json", include={"seed", "backend", "task"})
         facts["augmentation"] = settings.model_dump(mode="json")

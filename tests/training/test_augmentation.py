@@ -14,6 +14,7 @@ from keras_bert_flow.results.manifest import check_folder
 from keras_bert_flow.results.stages.augmentation import (
     augmentation_key,
     describe_augmentation,
+    drop_copies,
     find_augmentation,
     resolve_augmented,
 )
@@ -204,8 +205,8 @@ def test_rows_depend_on_the_seed_and_their_number_alone(proposer, monkeypatch):
         return [*augment_rows(examples, proposer, 6, 0.4, seed)]
 
     rows = made()
-    assert [group[0] for group in rows] == [(example.text,) for example in examples]
-    assert rows[1] == [("",)] and rows[2] == [(TEXTS[2],)] and len(rows[0]) > 4
+    assert rows[1] == rows[2] == [] and len(rows[0]) > 3
+    assert all((example.text,) not in group for example, group in zip(examples, rows, strict=True))
     assert rows[0] != rows[len(TEXTS)]  # the same text, in another row
     monkeypatch.setattr(augmentation, "ROWS_AT_ONCE", 5)
     assert made() == rows != made(seed=2)
@@ -230,11 +231,12 @@ def test_table_is_read_by_the_task_with_the_labels_of_the_rows(tmp_path, model, 
     after = resolve_augmented(config, folder)
     files = read_task_files(after)
     before = make_task(**config.task.arguments).read(table, 3)
-    originals = [place for place, e in enumerate(files.training) if e.inputs in [b.inputs for b in before]]
-    assert [files.training[place].inputs for place in originals] == [example.inputs for example in before]
-    assert [files.training[place].label for place in originals] == [example.label for example in before]
-    owners = np.searchsorted(originals, range(len(files.training)), side="right") - 1
-    assert all(e.label == before[owner].label for e, owner in zip(files.training, owners, strict=True))
+    assert drop_copies(after.task.train, files.training) == files.training[:3]
+    assert drop_copies(table, before) is before
+    made = augment_rows(before, WordProposer(model), 5, 0.4, seed=1)
+    copies = [(*texts, row.label) for row, group in zip(before, made, strict=True) for texts in group]
+    expected = [(*row.inputs.values(), row.label) for row in before] + copies
+    assert [(*row.inputs.values(), row.label) for row in files.training] == expected
     assert len(files.training) > 10 and len(files.dev) == 4
     assert files.remarks[0] == describe_augmentation(after.task.train)
     assert files.remarks[0].startswith(f"The training file is augmented: 3 rows became {len(files.training)}, by 5 ")
@@ -340,5 +342,5 @@ def test_unusable_inputs_are_refused_before_work(tmp_path, model, config):
 def test_rows_are_json_of_the_columns(tmp_path, model, config):
     folder = augment(config, model, tmp_path / "out")
     lines = [json.loads(line) for line in (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert lines[0] == {"text": "good film", "label": "yes"}
+    assert [(line["text"], line["label"]) for line in lines[:4]] == ROWS
     assert len({(line["text"], line["label"]) for line in lines}) == len(lines)  # these rows have no copies in common

@@ -1,5 +1,6 @@
 """The stage that augments the training table of a task, and the configuration that trains on its result."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ AUGMENTATION = Stage(
     options={"model": "--model"},
     reads_tables=True,
 )
-TABLE = "train.jsonl"  # in the folder of the stage
+TABLE = "train.jsonl"  # in the folder of the stage; the rows that were augmented come first
 ROWS, TABLE_ROWS = "rows", "table_rows"  # counters: all rows, and those of the table that was augmented
 _NOT_COUNTED = {"seed", "model", "stop_words"}  # resolved, or digested
 
@@ -64,6 +65,15 @@ def find_augmentation(table: str | Path) -> Manifest | None:
         return None
     manifest = read_manifest(path.parent)
     return manifest if manifest.stage == AUGMENTATION.name else None
+
+
+def drop_copies(table: str | Path, examples: Sequence[Any]) -> Sequence[Any]:
+    """Return the examples of a training table without the copies that the stage added.
+
+    Baselines are fitted to these: copies of a row on both sides of a cross-validation would mislead it.
+    """
+    manifest = find_augmentation(table)
+    return examples if manifest is None else examples[: manifest.counters[TABLE_ROWS]]
 
 
 def describe_augmentation(table: str | Path) -> str:

@@ -26,6 +26,7 @@ from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.results.artifacts import removed_on_leaving, write_atomically
 from keras_bert_flow.results.publishing import Contents, published
+from keras_bert_flow.results.stages.augmentation import drop_copies
 from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_inputs, finetuning_key
 from keras_bert_flow.results.stages.pretraining import INITIAL
 from keras_bert_flow.stores.fetching import fetch
@@ -212,11 +213,11 @@ def list_runs(config: PipelineConfig, has_initial: bool = False) -> Iterator[str
 
 
 def score_word_baseline(config: PipelineConfig, data: TaskData) -> float | None:
-    """Return the main metric on the dev table of TF-IDF with a linear model, fitted on the training table.
+    """Return the main metric on the dev table of TF-IDF with a linear model, fitted on the training table itself.
 
     The report computes the same. None if the kind of task has no such baseline.
     """
-    task, training = data.task, read_training(config, data.task)[0]
+    task, training = data.task, drop_copies(config.task.train, read_training(config, data.task)[0])
     with told_if_long(f"Fitting TF-IDF and a linear model to {len(training):,} examples, for the cards"):
         answers = answer_from_words(task, training, {"dev": data.dev_examples}, config.seed)
     return None if answers is None else task.score(data.dev_examples, answers.predictions["dev"])[task.main_metric]

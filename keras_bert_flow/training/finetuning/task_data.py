@@ -17,7 +17,7 @@ from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates, hold
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.results.publishing import verify
-from keras_bert_flow.results.stages.augmentation import describe_augmentation
+from keras_bert_flow.results.stages.augmentation import describe_augmentation, drop_copies
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.metrics import describe_shares
 from keras_bert_flow.tasks.core.task import Features, Task
@@ -243,7 +243,8 @@ def read_task_data(config: PipelineConfig, tokenizer: Tokenizer) -> TaskData:
         texts[name] = count_texts(files.task, tokenizer, found, features)
         for line in describe_texts(name, texts[name]):
             _logger.warning("%s", line)
-    guessed = files.task.score(files.dev, files.task.guess(files.training, files.dev))[files.task.main_metric]
+    known = drop_copies(config.task.train, files.training)
+    guessed = files.task.score(files.dev, files.task.guess(known, files.dev))[files.task.main_metric]
     return TaskData(
         files.task,
         encoded["train"],
