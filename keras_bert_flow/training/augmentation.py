@@ -51,8 +51,7 @@ from keras_bert_flow.training.finetuning.task_data import fetch_tables, read_tra
 ROWS_AT_ONCE = 1024  # of the table; the words of this many are in memory
 WORDS_AT_ONCE = 64  # compared with the whole vocabulary in one product
 AUGMENTING = JobPart("replacing words", "rows")
-# Letters between other characters than letters, digits and accents.
-_BEFORE, _AFTER = r"(?<![^\W_])", r"(?![^\W_]|[\u0300-\u036f])"
+_BEFORE, _AFTER = r"(?<![^\W_])", r"(?![^\W_])"  # around a word: no other letter or digit
 _UNUSED = re.compile(r"\[unused\d+\]")  # pieces of published vocabularies that no text has
 
 

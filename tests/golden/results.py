@@ -211,7 +211,7 @@ def find_augmentation(folder: Path) -> Results:
     task |= dict.fromkeys(("train", "dev"), str(folder / "table.tsv"))
     config = PipelineConfig(task=task, augmentation={"copies": 3, "candidates": 5})
     lines = (augment(config, model, folder / "augmented") / "train.jsonl").read_text(encoding="utf-8").splitlines()
-    return {"pairs": {"rows": [list(json.loads(line).values()) for line in lines[:20]], "number": len(lines)}}
+    return {"pairs": {"rows": [list(json.loads(line).values()) for line in lines[-20:]], "number": len(lines)}}
 
 
 def find_finetuning(folder: Path) -> Results:
