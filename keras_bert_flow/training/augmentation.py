@@ -378,6 +378,8 @@ def augment(
                 note(AUGMENTING)
         facts = config.model_dump(mode="json", include={"seed", "backend", "task"})
         facts["augmentation"] = settings.model_dump(mode="json")
+        if (most := config.finetuning.max_train_examples) is not None:
+            facts["finetuning"] = {"max_train_examples": most}
         return Contents(facts, augmentation_inputs(config, model), {TABLE_ROWS: len(rows), ROWS: count})
 
     return publish(output, AUGMENTATION.name, key, build, inputs=inputs, revision=AUGMENTATION.revision)

@@ -10,7 +10,9 @@ from keras_bert_flow.checks.run import check_run
 from keras_bert_flow.checks.stages import check_augmentation_stage, check_finetuning_stage
 from keras_bert_flow.config.loading import load_config, make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.results.manifest import check_folder
+from keras_bert_flow.data.model_tokenizer import read_tokenizer
+from keras_bert_flow.evaluation.evaluate import write_evaluation
+from keras_bert_flow.results.manifest import check_folder, write_manifest
 from keras_bert_flow.results.stages.augmentation import (
     augmentation_key,
     describe_augmentation,
@@ -26,8 +28,10 @@ from keras_bert_flow.text.stop_words import STOP_WORDS
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from keras_bert_flow.training import augmentation
 from keras_bert_flow.training.augmentation import Slot, WordProposer, augment, augment_rows, draw_copies
-from keras_bert_flow.training.finetuning.task_data import read_task_files
+from keras_bert_flow.training.finetuning.finetune import finetune, score_word_baseline
+from keras_bert_flow.training.finetuning.task_data import read_task_data, read_task_files
 from tests.oracles.tiny_model import POSITIONS, write_tiny_model
+from tests.oracles.tiny_records import write_tiny_records
 
 pytestmark = pytest.mark.any_backend
 
@@ -344,3 +348,45 @@ def test_rows_are_json_of_the_columns(tmp_path, model, config):
     lines = [json.loads(line) for line in (folder / "train.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(line["text"], line["label"]) for line in lines[:4]] == ROWS
     assert len({(line["text"], line["label"]) for line in lines}) == len(lines)  # these rows have no copies in common
+
+
+@pytest.mark.slow
+def test_student_is_trained_on_copies_and_baselines_are_not(tmp_path, model):
+    rng = np.random.default_rng(0)
+    # Most rows are of a class whose rows have no copies, and most of the augmented ones of the other.
+    rows = [(WORDS[:10], "yes") if row % 5 < 2 else (WORDS[10:13], "no") for row in range(25)]
+    rows = [(" ".join(rng.choice(words, 4)), label) for words, label in rows]
+    asked = [(" ".join(rng.choice(WORDS[:13], 3)), ("no", "yes")[row % 3 == 0]) for row in range(20)]
+    table, dev = (write_table(tmp_path / f"{name}.tsv", some) for name, some in (("train", rows), ("dev", asked)))
+    small = {"epochs": 1, "seeds": [1], "batch_size": 8, "sequence_length": 16, "compare_random": False}
+    plain = make_config(
+        PipelineConfig,
+        {"task": {"name": "films", "train": table, "dev": dev}, "finetuning": small | {"teacher": str(model)}},
+        "x.yaml",
+    )
+    more = change(
+        plain, augmentation={"copies": 4}, finetuning=plain.finetuning.model_dump() | {"max_train_examples": 20}
+    )
+    first = change(more, augmentation=None)
+    after = resolve_augmented(more, augment(more, model, tmp_path / "augmented"))
+    tokenizer = read_tokenizer(model)
+    data, known = (read_task_data(config, tokenizer) for config in (after, first))
+    assert len(data.train) > 40 and len(known.train) == 20
+    assert data.guess_score == known.guess_score
+    assert score_word_baseline(after, data) == score_word_baseline(first, known)
+    output = finetune(after, model, tmp_path / "out", lambda line: None)
+    run = output / "pretrained" / "seed-1"
+    assert json.loads((run / "log.jsonl").read_text().splitlines()[-1])["step"] == -(-len(data.train) // 8)
+    assert check_folder(output).inputs["train"] == check_folder(tmp_path / "augmented").files[0].sha256
+    write_tiny_records(tmp_path / "records")
+    (tmp_path / "pretrained").mkdir()
+    (tmp_path / "pretrained" / "metrics.json").write_text('{"seconds": 1}')
+    write_manifest(tmp_path / "pretrained", "pretraining", "key", {}, {}, {})
+    folders = output, tmp_path / "pretrained", tmp_path / "records"
+    report = write_evaluation(after, *folders, tmp_path / "report")
+    results = json.loads((report / "metrics.json").read_text())
+    assert results["remarks"][0] == describe_augmentation(after.task.train)
+    assert results["remarks"][0] in (report / "report.md").read_text()
+    compared = json.loads((write_evaluation(first, *folders, tmp_path / "first") / "metrics.json").read_text())
+    for name in ("tfidf", "baseline"):
+        assert results["models"][name] == compared["models"][name]
