@@ -26,7 +26,8 @@ from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.inputs import InputStates, hold
 from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.files.paths import find_address
-from keras_bert_flow.results.artifacts import content_key
+from keras_bert_flow.results.artifacts import content_key, file_digest
+from keras_bert_flow.results.stages.augmentation import AUGMENTATION
 from keras_bert_flow.results.stages.keys import corpus_digests, drop_paths, folder_digest, hold_corpus, task_digests
 from keras_bert_flow.results.stages.registry import IN_ORDER
 from keras_bert_flow.stores.fetching import fetch
@@ -161,9 +162,12 @@ def find_search_folder(
     corpus, held = hold_corpus(config.corpus, find_storage(config))
     config = config.model_copy(update={"corpus": corpus})
     tables = [config.task.train, config.task.dev] if objective == "dev_score" else []
-    held |= hold(*tables, *filter(None, (config.vocabulary.file, config.initial_model)))
-    settings = drop_paths(config.model_dump(mode="json", exclude=NOT_IN_KEY))
-    settings["revisions"] = {stage.name: stage.revision for stage in IN_ORDER}  # of what gives a trial its score
+    given = config.needed_augmentation.model, config.needed_augmentation.stop_words
+    held |= hold(*tables, *filter(None, (config.vocabulary.file, config.initial_model, *given)))
+    absent = set() if config.augmentation else {AUGMENTATION.name}  # section and stage have one name
+    settings = drop_paths(config.model_dump(mode="json", exclude=NOT_IN_KEY | absent))
+    revisions = {stage.name: stage.revision for stage in IN_ORDER if stage.name not in absent}
+    settings["revisions"] = revisions  # of what gives a trial its score
     settings["tuning"] = tuning.model_dump(mode="json", exclude={"trials", "objective"}) | {"objective": objective}
     inputs = {"text": vocabulary_stage(config).key}
     if config.vocabulary.file:  # then that is all that the key of the vocabulary names
@@ -172,4 +176,7 @@ def find_search_folder(
         inputs["initial_model"] = folder_digest(fetch(config.initial_model))
     if objective == "dev_score":
         inputs |= task_digests(config)
+        model, stop_words = given
+        inputs |= {"augmentation": folder_digest(Path(model))} if model else {}
+        inputs |= {"stop_words": file_digest(Path(stop_words))} if stop_words else {}
     return local_runs(config) / FOLDER / content_key(FOLDER, settings, inputs, REVISION), held
