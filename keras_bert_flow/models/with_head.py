@@ -188,8 +188,8 @@ class ModelWithHead(PresetModel):
         self.__dict__.pop("_dataset_losses", None)
 
     @cached_property
-    def _dataset_losses(self) -> DatasetLosses | None:
-        """What a model measures of a whole dataset, made when it is first evaluated."""
+    def _dataset_losses(self) -> Any:
+        """The losses of a whole dataset, or None; made when the model is first evaluated."""
         return DatasetLosses.make(*self._evaluated) if self._evaluated else None
 
     def get_compile_config(self) -> Any:

@@ -74,7 +74,7 @@ def assert_same_weights(one, other):
         np.testing.assert_array_equal(theirs, ours)
 
 
-@pytest.mark.any_backend
+@pytest.mark.slow
 def test_published_model_has_as_many_weights():
     with torch.device("meta"):
         theirs = transformers.MobileBertForPreTraining(transformers.MobileBertConfig())

@@ -170,7 +170,7 @@ def test_layout_cuts_heads_and_every_feed_forward():
     assert found == expected | {"token_embedding/embeddings": rows, "mlm/bias": bias}
 
 
-@pytest.mark.any_backend
+@pytest.mark.slow
 def test_all_products_are_quantised():
     model = kbf.MaskedLM(make_backbone(num_layers=1))
     inputs = make_inputs(masks_per_sequence=3)

@@ -137,7 +137,7 @@ def test_student_begins_with_the_embeddings_and_the_head_of_its_teacher(teacher)
 
 
 @pytest.mark.parametrize("pretraining", [{}, {"accumulate_batches": 2}], ids=["whole", "parts"])
-@pytest.mark.first_form
+@pytest.mark.slow
 def test_transfer_killed_in_a_stage_ends_in_the_same_bits(records, teacher, tmp_path, pretraining):
     parts = pretraining.get("accumulate_batches", 1)
     pretraining |= {"log_every_steps": 3, "checkpoint_every_steps": 3}
@@ -198,6 +198,7 @@ def test_gradients_of_others_do_not_count_in_the_clipped_norm():
     assert not read_variable(other).any()
 
 
+@pytest.mark.slow
 def test_rate_rises_in_each_stage():
     schedule = StagedWarmup(WarmupDecay(2.0, 2, 10), 2.0, 20, 40)
     found = [float(ops.convert_to_numpy(schedule(step))) for step in (0, 1, 19, 20, 21, 39, 40, 41, 42, 46, 50)]
