@@ -22,7 +22,7 @@ BEGIN, END = "[measured]: #", "[as measured]: #"  # Markdown shows neither
 ALTERNATIVE = "Accuracy on SST-2 of a teacher and its students, over the time of a text and the size of the model"
 HEADER = (
     *("model", "layers × width", "million weights", "steps", "minutes", "minutes of fine-tuning"),
-    *("dev, %", "test, %", "test, ONNX int8, %", "MB, safetensors", "MB, ONNX", "MB, ONNX int8"),
+    *("dev, %", "test, %", "% of the teacher's", "test, ONNX int8, %", "MB, safetensors", "MB, ONNX", "MB, ONNX int8"),
     *("ms a text, PyTorch", "ms, transformers", "ms, ONNX", "ms, ONNX int8"),
 )
 
@@ -67,17 +67,19 @@ def show(results: Mapping[str, Any], figure: Path | None, page: Path | None) -> 
 
 
 def list_rows(models: Mapping[str, Any]) -> Iterator[list[str]]:
+    teacher = statistics.fmean(next(iter(models.values()))["test"])
     for name, values in models.items():
-        dev, test = spread(values["dev"]), spread(values["test"])
+        kept = f"{100 * statistics.fmean(values['test']) / teacher:.1f}"
+        scores = [spread(values["dev"]), spread(values["test"]), kept]
         if name == WORDS:
-            yield [name, *["-"] * 5, dev, test, *["-"] * 8]
+            yield [name, *["-"] * 5, *scores, *["-"] * 8]
             continue
         times = values["times"]
         megabytes = [f"{values['bytes'][form] / 1e6:.1f}" if form in times else "-" for form in WEIGHED]
         milliseconds = [f"{1000 * times[form]:.2f}" if form in times else "-" for form in FORMATS]
         spent = [f"{values['steps']:,}", f"{values['minutes']:.1f}", f"{values['tuning_minutes']:.1f}"]
         size = [values["shape"], f"{values['parameters'] / 1e6:.2f}"]
-        yield [name, *size, *spent, dev, test, spread(values.get(f"test{INT8}", [])), *megabytes, *milliseconds]
+        yield [name, *size, *spent, *scores, spread(values.get(f"test{INT8}", [])), *megabytes, *milliseconds]
 
 
 def spread(values: Sequence[float]) -> str:
