@@ -73,6 +73,7 @@ def test_threads_get_the_results_of_one(called):
 @pytest.mark.skipif(keras.backend.backend() == "tensorflow", reason="it may end the process")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # an alarm in a destructor
 @pytest.mark.parametrize("name", ["predict", "predict_on_batch", "predict_features", "evaluate", "test_on_batch"])
+@pytest.mark.slow_compiled
 def test_calls_work_after_an_interrupt_at_any_moment(called, tmp_path, name):
     """As after Ctrl-C, at moments over the whole call and beyond; then every call, and saving, is as before."""
 

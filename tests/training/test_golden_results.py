@@ -7,7 +7,7 @@ from tests.golden import recording
 from tests.golden.results import TRAINING, compute
 
 BACKEND = keras.backend.backend()
-MARKS = dict.fromkeys(("distillation", "finetuning", "evaluation"), pytest.mark.slow_compiled)
+MARKS = dict.fromkeys(("augmentation", "distillation", "finetuning", "evaluation"), pytest.mark.slow_compiled)
 MARKS["pretraining"] = pytest.mark.slow_on_tensorflow
 
 
