@@ -119,7 +119,7 @@ def augment(
     set: Overrides = None,
     backend: ChosenBackend = None,
 ) -> None:
-    """Write a training table with copies of its rows in which words are replaced, as set in `augmentation`."""
+    """Write a training table with copies of its rows in which words are replaced; `augmentation` has defaults."""
     config = require_file(config, task)
     with stopping_for_later(), made_at(output) as place:
         settings = fetch_tables(choose_backend(load(config, set), backend))

@@ -199,7 +199,7 @@ def check_packing(name: str) -> None:
     if not find_objective(name).is_packable:
         raise ValueError(
             "`records.packing` must go with an objective of one text, of which masked tokens alone are predicted: mlm "
-            f"or rtd. Received: {name}. Leave it out."
+            f"or rtd. Received: {name}. Leave out the packing."
         )
 
 

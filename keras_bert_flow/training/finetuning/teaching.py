@@ -44,7 +44,7 @@ def load_teacher(folder: Path, task: Task) -> Any:
     if is_head_new:
         raise ValueError(
             f"A teacher must be fine-tuned on the task of its student. Received: {folder}, without a head for "
-            f"{task.kind.replace('_', ' ')}. Fine-tune it first."
+            f"{task.kind.replace('_', ' ')}. Take a model that was fine-tuned on it."
         )
     return teacher
 
