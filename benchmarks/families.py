@@ -68,9 +68,10 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def build_records(arguments: argparse.Namespace, objective: str) -> Path:
-    """Build the vocabulary once, and the records of an objective."""
-    vocabulary, records = arguments.keep / "vocabulary", arguments.keep / f"records-{objective}"
+def build_records(arguments: argparse.Namespace, objective: str, mask_unit: str | None = None) -> Path:
+    """Build the vocabulary once, and the records of an objective, with masks of its own unit or another one."""
+    vocabulary = arguments.keep / "vocabulary"
+    records = arguments.keep / "-".join(filter(None, ("records", objective, mask_unit)))
     corpus = {"corpus.input": [arguments.corpus]}
     if not vocabulary.exists():
         run_kbf(arguments, "vocab", "--output", vocabulary, **corpus, **{"vocabulary.size": arguments.vocabulary_size})
@@ -82,6 +83,7 @@ def build_records(arguments: argparse.Namespace, objective: str) -> Path:
             "records.max_predictions": round(0.15 * length),
             "records.duplication": 1,
         }
+        settings |= {"records.mask_unit": mask_unit} if mask_unit else {}
         file = vocabulary / "vocab.txt"
         run_kbf(arguments, "records", "--vocab", file, "--output", records, **corpus, **settings)
     return records

@@ -218,11 +218,19 @@ def train(arguments: argparse.Namespace, name: str) -> None:
         run_kbf(arguments, "distill", "--teacher", teacher, *options, **values)
         return 60 * count_minutes(output)
 
+    train_once(arguments.teacher_minutes if name == TEACHER else arguments.minutes, run, folder, arguments.long)
+
+
+def train_once(minutes: float, run: Callable[[int, Path], float], folder: Path, most: int) -> None:
+    """Choose the steps of a model for so many minutes, and train it, unless it is done; see `choose_steps_for`.
+
+    Args:
+        folder: gets `steps.json`, the short runs, and `run`, the one that counts. What is there is not made again.
+    """
     place = folder / "steps.json"
     if not place.exists():
         folder.mkdir(exist_ok=True)
-        minutes = arguments.teacher_minutes if name == TEACHER else arguments.minutes
-        steps, _ = choose_steps_for(minutes, run, folder, arguments.long)
+        steps, _ = choose_steps_for(minutes, run, folder, most)
         place.write_text(json.dumps(steps))
     if not (folder / "run").exists():
         run(json.loads(place.read_text()), folder / "run")
