@@ -47,8 +47,7 @@ def test_family_keeps_contract(tmp_path, family):
 
 @pytest.mark.skipif(keras.backend.backend() == "torch", reason="there it is a part of the contract")
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.slow_on_tensorflow
-@pytest.mark.first_form_compiled
+@pytest.mark.slow_compiled
 def test_encoder_and_masked_lm_travel_both_ways(tmp_path, family):
     run_travel_test(family, tmp_path, FAMILIES[family])
 

@@ -160,7 +160,7 @@ def test_attention_is_that_of_deberta(num_buckets, max_distance):
     np.testing.assert_allclose(found[MASK > 0], expected[MASK > 0], atol=1e-5)
 
 
-@pytest.mark.first_form_compiled
+@pytest.mark.any_backend
 @pytest.mark.parametrize("positions", [Rotary(), Alibi(), TransformerXL(), Disentangled(4, 16)], ids=repr)
 def test_layer_comes_back_from_its_config(positions):
     layer = MultiHeadSelfAttention(replace(SHAPE, attention_dropout_rate=0.0), positions=positions, name="attention")

@@ -23,7 +23,7 @@ def value(tensor):
 @pytest.mark.parametrize("weights", [None, WEIGHTS])
 @pytest.mark.parametrize("numbers", [DIFFERENT, SHARED])
 @pytest.mark.parametrize("scale", [1.0, 20.0])
-@pytest.mark.first_form_compiled
+@pytest.mark.slow_compiled
 def test_contrastive_loss_is_that_of_sentence_transformers(numbers, weights, scale):
     loss = value(ContrastiveLoss(scale)(numbers, VECTORS, weights))
     assert loss == pytest.approx(contrastive_loss(VECTORS, numbers, weights, scale), abs=ROUNDING)

@@ -102,6 +102,7 @@ def test_pretrainer_logits_are_float32(dtype):
     assert {variable.dtype for variable in model.weights} == {"float32"}
 
 
+@pytest.mark.slow_on_tensorflow
 def test_pretrainer_bfloat16_is_near_float32():
     model = make_pretrainer()
     mixed = BertPretrainer(BertBackbone(**SMALL, dtype="mixed_bfloat16"))

@@ -37,6 +37,7 @@ def test_numbers_have_the_weighted_squared_error(kind, columns):
     assert logs["root_mean_squared_error"] == pytest.approx(np.sqrt(expected), rel=TOLERANCE)
 
 
+@pytest.mark.slow_compiled
 def test_labels_have_binary_cross_entropies():
     labels, weights = make_task_labels("multi_label"), np.array([1, 3, 0.5, 0], "float32")
     logits, logs = evaluate("multi_label", labels, weights)

@@ -221,6 +221,7 @@ def test_scores_do_not_depend_on_padding(records, finished):
     assert score_pretraining(model, [], objective) == {}
 
 
+@pytest.mark.slow_compiled
 def test_finished_run_returns_at_once(records, finished):
     before = weights_of(finished)
     assert pretrain(make_tiny_config(**SETTINGS), records, finished, fail) == finished

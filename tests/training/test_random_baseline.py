@@ -60,6 +60,7 @@ def test_another_model_of_the_shape_takes_them(place, results, tmp_path):
     assert first == second == alone  # later stages have the same key
 
 
+@pytest.mark.slow
 def test_seeds_are_taken_one_by_one(place, results):
     assert are_trained(place, results / "other seeds", seeds=(2, 3))
     runs = [read_json_object(results / f"other seeds/random/seed-{seed}/run.json") for seed in (2, 3)]

@@ -21,7 +21,7 @@ def make_documents(sentences, tokens, count=64):
     ]
 
 
-@pytest.mark.parametrize("length", [64, 512])
+@pytest.mark.parametrize("length", [64, pytest.param(512, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("short_fraction", [0, 0.1])
 def test_instances_are_estimated_from_above(objective, length, short_fraction):
