@@ -42,8 +42,8 @@ def pytest_collection_modifyitems(items):
 def pytest_collection_finish():
     """Have the garbage collector pass over the hundreds of thousands of objects of what is imported by then.
 
-    It passes over others after more allocations than the 700 of Python's own setting, which take a tenth of the time
-    of a test that builds models. Commands are forked from here, where no test has started a thread.
+    It passes over others after more allocations than the 700 of Python's own setting: a model is made of many objects.
+    Commands are forked from here, where no test has started a thread.
     """
     gc.collect()
     gc.freeze()

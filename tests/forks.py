@@ -18,16 +18,7 @@ from typing import IO, NoReturn
 
 ROOT = Path(__file__).parents[1]
 # What the imported modules read when they are called. Where another variable differs, nothing imported can be taken.
-READ_LATE = (
-    "PYTEST_",
-    "KBF_",
-    "COLUMNS",
-    "HOME",
-    "TMPDIR",
-    "OMP_WAIT_POLICY",
-    "HF_HUB_DISABLE_PROGRESS_BARS",
-    "WORLD_SIZE",
-)
+READ_LATE = ("PYTEST_", "KBF_", "COLUMNS", "OMP_WAIT_POLICY", "HF_HUB_DISABLE_PROGRESS_BARS", "WORLD_SIZE")
 _before: dict[str, str] = {}  # the variables that it was started with
 _filters = list(warnings.filters)  # without those of pytest, which adds them while it collects and tests
 _pipes: tuple[IO[str], IO[str]] | None = None  # to the process, and from it

@@ -32,8 +32,9 @@ from keras_bert_flow.text.objectives.objective import (
 from keras_bert_flow.text.rows import BestFit, TokenizedDocument, TokenRows, join_texts, pad_texts
 
 SPECIAL_TOKENS = 2  # [CLS] text [SEP]
-LAYER_SCORES = {"attention": "attention_score", "layers": "layer_state"}  # output of a `Distiller` → name of its scores
-MAP_SCORES = {"feature_map": "feature_map", "attention_map": "attention_map"}  # the same of outputs with all layers
+MAPS = ("feature_map", "attention_map")  # outputs of a `Distiller` with a loss for each layer
+# Output of a `Distiller` that compares layers → name of its scores.
+LAYER_SCORES = {"attention": "attention_score", "layers": "layer_state", **{name: name for name in MAPS}}
 LAYERS_SCORE = "distillation"  # name of the weighted sum of these
 HEAD = ("mask_positions", "mlm")  # input and output of a masked-LM head
 PADDED_PER_DOCUMENT = 1 / 32  # one padded sequence per pool of about 64 documents, doubled to be safe
@@ -165,8 +166,8 @@ class Distillation(MaskedTokens):
 
     @property
     def scores(self) -> Mapping[str, str]:  # type: ignore[override]  # a constant of other objectives
-        names = LAYER_SCORES | MAP_SCORES
-        return ({"mlm": "masked_lm"} if self.has_head else {}) | {name: names[name] for name in self._layer_weights}
+        scores = {output: LAYER_SCORES[output] for output in self._layer_weights}
+        return ({"mlm": "masked_lm"} if self.has_head else {}) | scores
 
     @property
     def first_step(self) -> int:  # type: ignore[override]  # a constant of other objectives
@@ -178,9 +179,9 @@ class Distillation(MaskedTokens):
 
     def find_further_scores(self, sums: Mapping[str, float]) -> dict[str, float]:
         """Return the weighted sum of the losses of layers, if there are some."""
-        scores = LAYER_SCORES | MAP_SCORES
         means = {
-            output: sums[f"{scores[output]}_loss"] / sums[f"{scores[output]}_weight"] for output in self._layer_weights
+            output: sums[f"{LAYER_SCORES[output]}_loss"] / sums[f"{LAYER_SCORES[output]}_weight"]
+            for output in self._layer_weights
         }
         total = sum(weight * means[output] for output, weight in self._layer_weights.items())
         return {f"{LAYERS_SCORE}_loss": total} if means else {}
@@ -196,7 +197,7 @@ class Distillation(MaskedTokens):
         counts = (x["padding_mask"] > 0).sum(axis=1, keepdims=True)  # a mean over tokens, of means over those of rows
         of_maps = np.repeat(counts, self.num_layers, axis=1).astype("float32")
         for output in self._layer_weights:
-            weight = of_maps if output in MAP_SCORES else np.ones_like(of_rows, "float32")
+            weight = of_maps if output in MAPS else np.ones_like(of_rows, "float32")
             y, weights = y | {output: np.zeros_like(weight, "int32")}, weights | {output: weight}
         if not self.has_head:
             x, y, weights = ({name: part[name] for name in part if name not in HEAD} for part in (x, y, weights))
@@ -208,7 +209,7 @@ class Distillation(MaskedTokens):
             return batch
         x, y, weights = batch
         of_layers, of_others = self.transfer.find_weights(step), np.float32(step >= self.transfer.steps)
-        return x, y, {name: value * (of_layers if name in MAP_SCORES else of_others) for name, value in weights.items()}
+        return x, y, {name: value * (of_layers if name in MAPS else of_others) for name, value in weights.items()}
 
 
 def pack_copies(documents: Sequence[TokenizedDocument], copies: int, rule: InstanceRule) -> Iterator[TokenRows]:
