@@ -8,7 +8,6 @@ BIN := $(VENV)/bin
 # `make test` leaves out what is slow, and tests code marked `any_backend` on PyTorch alone, which compiles nothing.
 BACKEND_TESTS := tests/backends tests/layers tests/models tests/conversion tests/data tests/training tests/distribution
 PIPELINE_TESTS := tests/beam_jobs tests/flows tests/cross_backend
-TEXT_TESTS := tests/text tests/tasks tests/evaluation tests/checks tests/records
 PYTEST := $(BIN)/python -m pytest --durations=25
 # Not compiled: Python does so for what it imports, a fraction of it, when it first does. Were it forbidden to keep that,
 # every process would spend 10 to 25 seconds on it.
@@ -19,7 +18,7 @@ ifeq ($(filter $(BACKEND),jax tensorflow torch),)
 $(error BACKEND must be jax, tensorflow or torch. Received: $(BACKEND))
 endif
 
-.PHONY: quickstart serve check test test-all test-cluster test-floors docs .test-pipeline .test-text .test-rest .test-jax .test-tensorflow .test-torch lint .check-types .check-tests clean
+.PHONY: quickstart serve check test test-all test-cluster test-floors docs .test-pipeline .test-rest .test-jax .test-tensorflow .test-torch lint .check-types .check-tests clean
 
 quickstart: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf run configs/quickstart.yaml --backend $(BACKEND)
@@ -27,7 +26,7 @@ quickstart: $(VENV)/.installed-$(BACKEND)
 serve: $(VENV)/.installed-$(BACKEND)
 	$(BIN)/kbf serve configs/quickstart.yaml
 
-# Three of the seven processes at a time, a thread each, the longest first: two cores are then busy while one waits for a
+# Three of the six processes at a time, a thread each, the longest first: two cores are then busy while one waits for a
 # server or a kill. More of them at a time take more processor time. The three that begin import different packages, so
 # that in a new environment Python compiles each of them once. What one prints comes when it is done.
 # XLA compiles quickly rather than well: a step runs a few times here.
@@ -36,7 +35,7 @@ test test-all: export XLA_FLAGS = --xla_backend_optimization_level=0 --xla_cpu_u
 test test-all: $(VENV)/.installed-all
 	@echo "Testing: three processes at a time; this takes many minutes, silently."
 	$(MAKE) --no-print-directory --jobs 3 --output-sync=target \
-		.test-torch .test-pipeline lint .test-rest .test-text .test-jax .test-tensorflow SELECTED='$(SELECTED)'
+		.test-torch .test-pipeline lint .test-rest .test-jax .test-tensorflow SELECTED='$(SELECTED)'
 
 .test-%: export OMP_NUM_THREADS = 1
 .test-%: export TF_NUM_INTRAOP_THREADS = 1
@@ -44,11 +43,8 @@ test test-all: $(VENV)/.installed-all
 .test-pipeline:
 	KERAS_BACKEND=torch $(PYTEST) $(PIPELINE_TESTS) $(SELECTED)
 
-.test-text:
-	KERAS_BACKEND=torch $(PYTEST) $(TEXT_TESTS) $(SELECTED)
-
 .test-rest:
-	KERAS_BACKEND=torch $(PYTEST) tests $(patsubst %,--ignore=%,$(BACKEND_TESTS) $(PIPELINE_TESTS) $(TEXT_TESTS)) $(SELECTED)
+	KERAS_BACKEND=torch $(PYTEST) tests $(patsubst %,--ignore=%,$(BACKEND_TESTS) $(PIPELINE_TESTS)) $(SELECTED)
 
 .test-jax .test-tensorflow .test-torch: .test-%:
 	KERAS_BACKEND=$* $(PYTEST) $(BACKEND_TESTS) $(SELECTED)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keras_bert_flow.results.manifest import write_manifest
-from keras_bert_flow.results.stages.registry import STAGES
+from keras_bert_flow.results.stages import STAGES
 from tests.golden.import_closure import PACKAGES, ROOT, code_digests, describe_tree
 from tests.oracles.tiny_model import TINY_SHAPE, write_tiny_model
 from tests.oracles.tiny_records import make_tiny_config, write_tiny_records

@@ -34,8 +34,8 @@ from keras_bert_flow.results.lineage import (
     store_of,
 )
 from keras_bert_flow.results.publishing import PAUSE, Needs, find_needs, find_reader
+from keras_bert_flow.results.stages import STAGES
 from keras_bert_flow.results.stages.augmentation import TABLE, resolve_augmented
-from keras_bert_flow.results.stages.registry import STAGES
 
 SHOWN = 8
 STORE = Path("runs")

@@ -13,7 +13,7 @@ from keras_bert_flow.console.terminal import JOINERS, escape_controls, fit
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.results.lineage import Result, Source, list_sources, walk_sources
 from keras_bert_flow.results.manifest import is_measurement
-from keras_bert_flow.results.stages.registry import STAGES
+from keras_bert_flow.results.stages import STAGES
 
 # Settings and scores of results: flattened to dotted names, compared, and as command-line options.
 

@@ -11,7 +11,7 @@ from typing import Literal
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.results.artifacts import find_holder
 from keras_bert_flow.results.manifest import Manifest, check_folder, manifest_digest, read_manifest
-from keras_bert_flow.results.stages.registry import STAGES
+from keras_bert_flow.results.stages import STAGES
 
 State = Literal["whole", "damaged", "unfinished", "set aside", "removed"]
 UNKNOWN = "?"

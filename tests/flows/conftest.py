@@ -1,5 +1,6 @@
 """A tiny configuration with its files, and the folder of the checkout."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,12 +36,18 @@ WORDS = ("cat", "dog", "bird", "horse", "mouse", "snake", "wolf", "goat")
 
 
 @pytest.fixture(scope="session")
-def prefect_server():
-    """Run the one server of Prefect's test harness; imported late, since most tests here do not need it."""
+def prefect_server() -> Iterator[Path]:
+    """Run the one server of Prefect's test harness, and yield its database.
+
+    Imported late, since most tests here do not need it. It registers no blocks: that takes it seconds.
+    """
+    from prefect.settings import PREFECT_SERVER_DATABASE_CONNECTION_URL as DATABASE
+    from prefect.settings import PREFECT_SERVER_REGISTER_BLOCKS_ON_START as BLOCKS
+    from prefect.settings import temporary_settings
     from prefect.testing.utilities import prefect_test_harness
 
-    with prefect_test_harness(server_startup_timeout=PATIENCE_SECONDS):
-        yield
+    with temporary_settings({BLOCKS: False}), prefect_test_harness(server_startup_timeout=PATIENCE_SECONDS):
+        yield Path(DATABASE.value().split("///", 1)[1])
 
 
 @pytest.fixture

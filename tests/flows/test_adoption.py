@@ -20,7 +20,7 @@ from keras_bert_flow.results.adoption import Adoption, adopt, find_earlier, list
 from keras_bert_flow.results.choosing import find_model
 from keras_bert_flow.results.lineage import find_results
 from keras_bert_flow.results.manifest import MANIFEST, check_folder, is_published, read_manifest, store_manifest
-from keras_bert_flow.results.stages.registry import STAGES
+from keras_bert_flow.results.stages import STAGES
 from keras_bert_flow.training.finetuning.grid import reuse_baseline, with_random_training
 from tests.flows.conftest import TINY, write_tiny_config
 from tests.oracles.objective_records import MASKED_FRACTION, write_objective_records

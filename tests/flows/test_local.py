@@ -22,14 +22,18 @@ from tests.flows.test_child import is_alive
 from tests.patience import PATIENCE_SECONDS, wait_until
 from tests.strangers import write_strangers
 
+DATABASE = "prefect.db"
 RUN = "import sys; from flows.local import run_locally; print(run_locally(*sys.argv[1:]))"
 STAGES = ["vocabulary", "records", "pretraining", "finetuning", "evaluation"]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A home for Prefect, which makes its database once."""
-    return tmp_path_factory.mktemp("prefect")
+def home(tmp_path_factory: pytest.TempPathFactory, prefect_server: Path) -> Path:
+    """A home for Prefect with the tables of another server, which take seconds to make."""
+    home = tmp_path_factory.mktemp("prefect")
+    with closing(sqlite3.connect(prefect_server)) as made, closing(sqlite3.connect(home / DATABASE)) as copy:
+        made.backup(copy)
+    return home
 
 
 @pytest.fixture
@@ -74,7 +78,7 @@ def test_run_says_what_the_stages_say_and_leaves_no_process(start, home: Path, t
     assert complained == ""
     assert not list((tiny_config.parent / "runs").glob(".*"))
     assert (home / SERVER_LOG).is_file()
-    with closing(sqlite3.connect(home / "prefect.db")) as database:  # which a first start would register
+    with closing(sqlite3.connect(home / DATABASE)) as database:  # which a first start would register
         assert database.execute("select count(*) from block_type").fetchone() == (0,)
     assert processes_of(home) == []
     again, complained = start(PREFECT_HOME=str(tmp_path / "unused")).communicate(timeout=PATIENCE_SECONDS)

@@ -9,7 +9,7 @@ from flows.stages import LEAST_STAGE_SECONDS, StageRun, in_time
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.console.interrupts import RUN_BEGAN, STAGE_SECONDS, stage_seconds
-from keras_bert_flow.results.stages.registry import STAGES
+from keras_bert_flow.results.stages import STAGES
 
 OWN = {"pretraining": {"minutes": 4.0}, "finetuning": {"minutes": 2.0}}
 

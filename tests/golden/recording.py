@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from keras_bert_flow.results.stages import STAGES
 from keras_bert_flow.results.stages.keys import Stage
 from keras_bert_flow.results.stages.records import IMPORTED
-from keras_bert_flow.results.stages.registry import STAGES
 from tests.golden.import_closure import code_digests
 from tests.golden.results import DATA, TRAINING, Results
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from keras_bert_flow.results.stages.registry import STAGES
+from keras_bert_flow.results.stages import STAGES
 from tests.golden import recording
 from tests.golden.recording import ALL_STAGES, BACKENDS, Golden, StageRecord, decide, list_changed, list_differences
 from tests.golden.results import DATA, TRAINING

@@ -17,6 +17,8 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.serving.requests import Limits
 from keras_bert_flow.serving.server import bind, check_place
+from tests.commands import assert_refused
+from tests.commands import kbf as run_kbf
 from tests.oracles.numpy_bert import randomise_weights
 from tests.oracles.small_bert import SMALL
 from tests.oracles.tiny_model import PIECES
@@ -248,16 +250,13 @@ def test_terminated_it_answers_what_has_arrived(folder):
     ],
 )
 def test_what_cannot_be_served_is_told_in_one_line(folder, options, line):
-    command = [sys.executable, "-m", "keras_bert_flow", "serve-model", str(folder), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
-    assert done.returncode == 2 and line in done.stderr and len(done.stderr.splitlines()) == 1
+    assert_refused(run_kbf("serve-model", folder, *options), line)
 
 
 def test_a_port_in_use_is_told_before_the_model_is_loaded(server, folder):
     port = server.address.rpartition(":")[2]
-    command = [sys.executable, "-m", "keras_bert_flow", "serve-model", str(folder), "--port", port]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
-    assert done.returncode == 2 and "Address already in use" in done.stderr and "Loading" not in done.stderr
+    status, _, said = run_kbf("serve-model", folder, "--port", port)
+    assert status == 2 and "Address already in use" in said and "Loading" not in said
 
 
 def test_answers_wait_for_no_acknowledgement():

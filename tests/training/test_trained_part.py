@@ -11,7 +11,7 @@ from keras_bert_flow.cli.question_commands import check_prediction
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.layers.shape import EncoderShape
-from keras_bert_flow.models.families.albert import AlbertShape
+from keras_bert_flow.models.families.bert import AlbertShape
 from keras_bert_flow.prediction.predictors import Predictor
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.task_runs import TaskRuns

@@ -60,7 +60,7 @@ class Family:
 FAMILIES: Registry[Family] = Registry(
     "A family",
     {
-        "albert": "keras_bert_flow.models.families.albert:ALBERT",
+        "albert": "keras_bert_flow.models.families.bert:ALBERT",
         "bert": "keras_bert_flow.models.families.bert:BERT",
         "distilbert": "keras_bert_flow.models.families.bert:DISTILBERT",
         "electra": "keras_bert_flow.models.families.bert:ELECTRA",
