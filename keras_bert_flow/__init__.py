@@ -138,7 +138,7 @@ _REGISTERED = {
     "models.pretraining.masked_lm": ("MaskedLM", "BertPretrainer"),
     "models.pretraining.replaced_tokens": ("ReplacedTokenDetector", "ReplacedTokenPretrainer"),
     "models.pretraining.span_boundary": ("SpanBoundaryTransform", "SpanBoundaryPretrainer"),
-    "training.optimizers.adam": ("BertAdam", "Lamb", "Muon"),
+    "training.optimizers.adam": ("BertAdam", "Lamb", "StableAdamW", "Muon"),
     "training.optimizers.guard": ("GuardedOptimizer",),
     "training.optimizers.schedules": ("WarmupDecay", "PacedSteps", "StagedWarmup", "AccumulatedSteps"),
 }

@@ -295,7 +295,7 @@ def count_pieces(config: PipelineConfig) -> int:
 def find_batch_widths(config: PipelineConfig) -> tuple[int, int]:
     """Return the tokens and the predictions of a row in a phase of pre-training."""
     records, settings = config.records, config.pretraining
-    length, share = settings.sequence_length or records.sequence_length, settings.masked_fraction
+    length, share = settings.sequence_length or records.sequence_length, settings.most_masked
     if share is None and length < records.sequence_length:
         share = records.masked_fraction
     return length, records.max_predictions if share is None else count_masks(length, share)

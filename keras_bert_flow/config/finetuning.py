@@ -82,9 +82,10 @@ class FinetuningConfig(Settings):
         "in some order. Of random ones, the labels are those of the whole table.",
     )
     sequence_length: int = Field(128, ge=8, description="Tokens per example; longer ones are truncated.")
-    optimizer: Literal["adamw", "bert_adam", "lamb"] = Field(
+    optimizer: Literal["adamw", "bert_adam", "lamb", "stable_adamw"] = Field(
         "adamw",
-        description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches.",
+        description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches; "
+        "`stable_adamw`, AdamW whose step is smaller where gradients are suddenly larger.",
     )
     learning_rate: LearningRate = 5e-5
     layer_decay: float = Field(

@@ -74,10 +74,10 @@ WarmupSteps = Annotated[
 ]
 LearningRate = Annotated[float, Field(gt=0, description="Peak learning rate.")]
 Decay = Annotated[
-    Literal["linear", "cosine", "trapezoid", "constant"],
+    Literal["linear", "cosine", "trapezoid", "trapezoid_sqrt", "constant"],
     Field(
         description="How the learning rate decays to 0 at the last step; `trapezoid`: over the last fifth of the "
-        "steps; `constant`: no decay."
+        "steps; `trapezoid_sqrt`: there as 1 - √x, faster at first; `constant`: no decay."
     ),
 ]
 DecayFrom = Annotated[
@@ -184,6 +184,13 @@ class PretrainingConfig(Settings):
         lt=1,
         description="Fraction of an instance's tokens to mask, with `masking: dynamic`. Default: that of the records.",
     )
+    masked_fraction_end: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Fraction at the last step, with `masking: dynamic`: from `masked_fraction` it changes linearly. "
+        "Held-out losses are those of the masks of the records. Default: it stays as it is.",
+    )
     batch_size: BatchSize = 256
     accumulate_batches: AccumulateBatches = 1
     total_steps: int = Field(1_000_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
@@ -220,10 +227,11 @@ class PretrainingConfig(Settings):
         ge=0,
         description="Weight of the span boundary loss, with the objective `mlm_sbo`; the masked-LM loss has weight 1.",
     )
-    optimizer: Literal["adamw", "bert_adam", "lamb", "muon"] = Field(
+    optimizer: Literal["adamw", "bert_adam", "lamb", "muon", "stable_adamw"] = Field(
         "adamw",
         description="AdamW; `bert_adam`, the original's, without bias correction; `lamb`, for large batches; `muon` "
-        "for the matrices of the encoder, AdamW for the rest.",
+        "for the matrices of the encoder, AdamW for the rest; `stable_adamw`, AdamW whose step is smaller where "
+        "gradients are suddenly larger.",
     )
     learning_rate: LearningRate = 1e-4
     matrix_learning_rate: float = Field(
@@ -289,11 +297,23 @@ class PretrainingConfig(Settings):
                 f"masked_fraction={self.masked_fraction}, masking=static. Set masking to dynamic, or the share of "
                 "static masks in records.masked_fraction."
             )
+        if self.masked_fraction_end is not None and (self.masked_fraction is None or self.minutes is not None):
+            raise ValueError(
+                "`masked_fraction_end` must have a `masked_fraction` to begin with, and all of its steps. Received: "
+                f"masked_fraction={self.masked_fraction}, minutes={self.minutes}. Set masked_fraction, and leave out "
+                "minutes."
+            )
         if self.publish == "best" and not self.keep_best:
             raise ValueError(
                 "`publish: best` must have the best checkpoint kept. Received: keep_best=False. Set keep_best to true."
             )
         return self
+
+    @property
+    def most_masked(self) -> float | None:
+        """The largest fraction of an instance's tokens that dynamic masks hide; None: that of the records."""
+        fractions = self.masked_fraction, self.masked_fraction_end
+        return max((fraction for fraction in fractions if fraction is not None), default=None)
 
 
 class SecondPhaseConfig(Settings):

@@ -5,7 +5,7 @@ Feistel network on the next power of two, with cycle walking: an index beyond th
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -108,16 +108,26 @@ class DynamicMasking:
         rule: how tokens are hidden: the rule of the records, or one with another masked fraction.
         length: number of records in an epoch.
         seed: of every random choice.
+        end: (fraction, position): the masked fraction changes linearly from that of the rule to this one, and stays.
     """
 
     rule: MaskingRule
     length: int
     seed: int
+    end: tuple[float, int] | None = None
 
     def __call__(self, place: int, numbered: tuple[int, Features]) -> Features:
         index, features = numbered
         rng = keyed_generator(self.seed, "dynamic masking", place // self.length, index)
-        return mask_again(features, self.rule, rng)
+        return mask_again(features, self.find_rule(place), rng)
+
+    def find_rule(self, place: int) -> MaskingRule:
+        """Return the rule at a position."""
+        if self.end is None:
+            return self.rule
+        fraction, last = self.end
+        share = min(1.0, place / last)
+        return replace(self.rule, masked_fraction=(1 - share) * self.rule.masked_fraction + share * fraction)
 
 
 def make_masking_rule(folder: str | Path, config: Mapping[str, Any], tokenizer: Tokenizer) -> MaskingRule:

@@ -1,6 +1,7 @@
 """Pre-training datasets for `model.fit`: the order is a function of (seed, epoch, index), so resuming is a slice."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,7 @@ def pretraining_dataset(
     bag_of_words: bool = False,
     masked_fraction: float | None = None,
     objective: Objective | None = None,
+    masked_fraction_end: tuple[float, int] | None = None,
 ) -> grain.IterDataset:
     """Return infinite shuffled batches (x, y, sample_weight) for `fit`.
 
@@ -107,6 +109,8 @@ def pretraining_dataset(
             read.
         masked_fraction: masked fraction of dynamic masks. Default: that of the records.
         objective: objective of the model. Default: that of the records.
+        masked_fraction_end: (fraction, step): the masked fraction of dynamic masks changes linearly from
+            `masked_fraction` to this one at the step, and stays. Source: Ankner et al. 2024, arXiv:2305.15096.
     Raises:
         ValueError: `masking` is unknown, the records do not tell how they were masked, or a batch does not divide into
             equal shares.
@@ -121,7 +125,12 @@ def pretraining_dataset(
         raise ValueError(f"`masking` must be one of {', '.join(MASKINGS)}. Received: masking={masking!r}.")
     if masking == "dynamic":
         dataset = grain.MapDataset.source(Shuffled(records, seed, numbered=True))
-        dataset = dataset.map_with_index(DynamicMasking(records.read_masking_rule(masked_fraction), len(records), seed))
+        rule, end = records.read_masking_rule(masked_fraction), None
+        if masked_fraction_end is not None:
+            fraction, step = masked_fraction_end
+            most = records.read_masking_rule(max(rule.masked_fraction, fraction)).max_predictions
+            rule, end = replace(rule, max_predictions=most), (fraction, step * batch_size)
+        dataset = dataset.map_with_index(DynamicMasking(rule, len(records), seed, end))
     else:
         dataset = grain.MapDataset.source(Shuffled(records, seed))
     chosen = objective or find_objective(records.objective)

@@ -97,6 +97,27 @@ def test_dynamic_masks_may_have_another_share(folder):
         assert not np.isin(row["labels"], (CLS, SEP)).any()
 
 
+@pytest.mark.first_form
+@pytest.mark.parametrize(("first", "last"), [(0.1, 0.4), (0.4, 0.1)])
+def test_share_changes_with_the_steps_and_stays_at_its_end(folder, first, last):
+    records, steps, batch_size = PretrainingRecords(folder), 10, 4
+
+    def take_changing(start_step=0):
+        batches = pretraining_dataset(
+            records, batch_size, 3, start_step, "dynamic", masked_fraction=first, masked_fraction_end=(last, steps)
+        )
+        return list(islice(batches, 2 * steps - start_step))
+
+    batches = take_changing()
+    most = round(0.4 * records.sequence_length)
+    assert {batch[1]["mlm"].shape for batch in batches} == {(batch_size, most)}
+    for place, row in enumerate(rows_of(batches)):
+        done = min(1.0, place / (steps * batch_size))
+        share = (1 - done) * first + done * last  # to the last bit, as halves are rounded
+        assert len(row["positions"]) == max(1, round(row["length"] * share))
+    assert_equal(batches[7:], take_changing(7))  # as a resumed run takes them
+
+
 @pytest.mark.slow
 @pytest.mark.first_form
 def test_dynamic_masks_differ_between_epochs_and_records(folder):

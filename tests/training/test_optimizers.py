@@ -22,8 +22,8 @@ def run_reference(kind, weights, gradients, layer_decay=1.0, epsilon=1e-6, token
 
     adamw: Loshchilov and Hutter 2019, algorithm 2, the decay scaled by the rate; epsilon is the "epsilon hat" of Kingma
     and Ba 2015, section 2, added before the second moment is corrected. bert_adam: the same, uncorrected. lamb: You et
-    al. 2020, algorithm 2. muon: Jordan et al. 2024, for matrices of encoder blocks. Clipping: Pascanu et al. 2013,
-    algorithm 1.
+    al. 2020, algorithm 2. muon: Jordan et al. 2024, for matrices of encoder blocks. stable_adamw: Wortsman et al. 2023,
+    algorithm 2. Clipping: Pascanu et al. 2013, algorithm 1.
     """
     weights = {name: value.astype("float64") for name, value in weights.items()}
     first = {name: np.zeros_like(value) for name, value in weights.items()}
@@ -35,9 +35,10 @@ def run_reference(kind, weights, gradients, layer_decay=1.0, epsilon=1e-6, token
             gradient = gradient * min(1.0, CLIP / norm)
             old = first[name]
             first[name] = 0.9 * old + 0.1 * gradient
-            second[name] = 0.999 * second[name] + 0.001 * gradient**2
+            beta = 0.98 if kind == "stable_adamw" else 0.999
+            second[name] = beta * second[name] + (1 - beta) * gradient**2
             corrected = first[name] / (1 - 0.9 ** (step + 1))
-            missing = 1 - 0.999 ** (step + 1)
+            missing = 1 - beta ** (step + 1)
             is_matrix = name.split("/")[1] in ("kernel", "embeddings")
             if kind in ("adamw", "muon"):
                 update = corrected / ((np.sqrt(second[name]) + epsilon) / np.sqrt(missing))
@@ -47,6 +48,9 @@ def run_reference(kind, weights, gradients, layer_decay=1.0, epsilon=1e-6, token
                 update = corrected / (np.sqrt(second[name] / missing) + epsilon)
             if is_matrix:
                 update = update + DECAY * weights[name]
+            if kind == "stable_adamw":
+                excess = np.mean(gradient**2 / np.maximum(second[name] / missing, epsilon**2))
+                update = update / max(1.0, np.sqrt(excess))
             if kind == "muon" and name.startswith("encoder") and is_matrix:
                 first[name] = 0.95 * old + gradient
                 update = MUON["matrix_rate_factor"] * (
@@ -129,7 +133,8 @@ def test_rows_gathered_twice_count_as_one_gradient(kind):
     gradient = np.array([[0, 0], [6, 2], [0, 4], [0, 0]]) / np.sqrt(56)  # its norm is clipped to 1
     momentum, velocity = values_of(optimizer.variables[-2:])
     np.testing.assert_allclose(momentum, 0.1 * gradient, atol=1e-7)
-    np.testing.assert_allclose(velocity, 0.001 * gradient**2, atol=1e-9)
+    share = 0.02 if kind == "stable_adamw" else 0.001
+    np.testing.assert_allclose(velocity, share * gradient**2, atol=1e-9)
 
 
 def make_model(optimizer):
@@ -218,5 +223,5 @@ def test_variables_are_named_alike_in_every_process(kind):
 
 
 def test_unknown_optimizer_is_refused():
-    with pytest.raises(ValueError, match="must be one of adamw, bert_adam, lamb, muon. Received: 'sgd'"):
+    with pytest.raises(ValueError, match="must be one of adamw, bert_adam, lamb, muon, stable_adamw. Received: 'sgd'"):
         make_optimizer("sgd", 0.1)

@@ -14,6 +14,9 @@ TRANSFORMERS = {
     "trapezoid": lambda optimizer, warmup, total: transformers.get_wsd_schedule(
         optimizer, warmup, total // 5, num_training_steps=total, decay_type="linear"
     ),
+    "trapezoid_sqrt": lambda optimizer, warmup, total: transformers.get_wsd_schedule(
+        optimizer, warmup, total // 5, num_training_steps=total, decay_type="1-sqrt"
+    ),
     "constant": lambda optimizer, warmup, _: transformers.get_constant_schedule_with_warmup(optimizer, warmup),
 }
 
@@ -30,6 +33,7 @@ def rate(schedule, step):
         (20, "linear", {0: 0.0, 10: 0.5, 19: 0.95}),
         (4, "cosine", {0: 0.0, 2: 0.5, 4: 1.0, 8: 0.853553, 12: 0.5, 20: 0.0, 25: 0.0}),
         (4, "trapezoid", {0: 0.0, 2: 0.5, 4: 1.0, 16: 1.0, 17: 0.75, 19: 0.25, 20: 0.0, 25: 0.0}),
+        (4, "trapezoid_sqrt", {2: 0.5, 4: 1.0, 16: 1.0, 17: 0.5, 18: 0.292893, 20: 0.0, 25: 0.0}),
         (4, "constant", {0: 0.0, 2: 0.5, 4: 1.0, 12: 1.0, 20: 1.0, 25: 1.0}),
     ],
 )
@@ -95,9 +99,7 @@ def test_accumulated_steps_keep_the_rate_of_the_step():
 
 
 def test_unknown_decay_is_refused():
-    with pytest.raises(
-        ValueError, match="`decay` must be one of linear, cosine, trapezoid, constant. Received: decay='step'"
-    ):
+    with pytest.raises(ValueError, match="linear, cosine, trapezoid, trapezoid_sqrt, constant. Received: decay='step'"):
         WarmupDecay(1.0, 0, 10, "step")
     with pytest.raises(ValueError, match="`decay_from` must be one of warmup, start. Received: decay_from='end'"):
         WarmupDecay(1.0, 0, 10, "linear", "end")

@@ -88,7 +88,8 @@ def test_four_parts_make_the_step_of_the_whole(records, tmp_path):
 def test_killed_run_on_cut_records_ends_in_the_same_bits(tmp_path):
     folder = write_objective_records(tmp_path / "records", "mlm", sequence_length=30)
     steps = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "warmup_steps": 1}
-    config = make_tiny_config(**steps, bag_of_words=1.0, masking="dynamic", sequence_length=16)
+    shares = {"masked_fraction": 0.3, "masked_fraction_end": 0.1}
+    config = make_tiny_config(**steps, bag_of_words=1.0, masking="dynamic", sequence_length=16, **shares)
     killed, finished = pretrain_killed_and_whole(config, folder, tmp_path)
     assert killed == finished  # by a model of 16 positions
 
@@ -102,6 +103,19 @@ def test_another_share_of_masks_is_trained_on_and_the_held_out_records_keep_thei
     assert scores[0] == scores[1]  # of the masked tokens themselves
 
 
+@pytest.mark.any_backend
+def test_share_at_the_end_is_trained_on(records, tmp_path):
+    ends = ({}, {"masked_fraction_end": 0.1})
+    kept, changed = (
+        run(records, tmp_path / str(len(end)), total_steps=4, masking="dynamic", masked_fraction=0.5, **end)
+        for end in ends
+    )
+    assert differ(weights_of(kept), weights_of(changed)) > 1e-3
+
+
 def test_share_of_static_masks_is_refused():
     with pytest.raises(ValueError, match=r"`masked_fraction` needs dynamic masking\. Received: .*0\.3"):
         make_tiny_config(masking="static", masked_fraction=0.3)
+    for others in ({}, {"masked_fraction": 0.3, "minutes": 1.0}):
+        with pytest.raises(ValueError, match=r"`masked_fraction_end` must have a `masked_fraction` to begin with, and"):
+            make_tiny_config(masking="dynamic", masked_fraction_end=0.1, **others)

@@ -30,6 +30,7 @@ MONITORING = (
 ABSENT_WHEN_OFF = {
     "scan_layers": False,
     "span_boundary_weight": 1.0,
+    "masked_fraction_end": None,
     "attention_score_weight": 0.0,
     "layer_state_weight": 0.0,
     "feature_map_weight": 0.0,

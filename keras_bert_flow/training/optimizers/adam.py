@@ -1,4 +1,4 @@
-"""AdamW, BertAdam, LAMB and Muon: made by name, with learning rates by layer, and as classes that share two moments."""
+"""AdamW, BertAdam, LAMB, StableAdamW and Muon: by name, with learning rates by layer, and as classes of two moments."""
 
 import math
 import re
@@ -20,7 +20,7 @@ from keras_bert_flow.models.defaults import EPSILON, UNDECAYED_NAMES, make_adamw
 from keras_bert_flow.training.optimizers.guard import DEFAULT_ADVICE, GuardedOptimizer
 from keras_bert_flow.training.optimizers.schedules import LINEAR, AccumulatedSteps, PacedSteps, WarmupDecay
 
-ADAMW, BERT_ADAM, LAMB, MUON = OPTIMIZERS = "adamw", "bert_adam", "lamb", "muon"
+ADAMW, BERT_ADAM, LAMB, MUON, STABLE_ADAMW = OPTIMIZERS = "adamw", "bert_adam", "lamb", "muon", "stable_adamw"
 
 
 def adamw(learning_rate, total_steps, warmup_steps=0, weight_decay=0.01, clip_norm=1.0, decay=LINEAR, epsilon=EPSILON):
@@ -57,7 +57,7 @@ def make_optimizer(
     """Return an optimizer by name, without weight decay on biases and layer norms.
 
     Args:
-        kind: `adamw`, `bert_adam`, `lamb` or `muon`.
+        kind: `adamw`, `bert_adam`, `lamb`, `muon` or `stable_adamw`.
         learning_rate: a float, or a schedule of steps.
         weight_decay: decoupled decay.
         clip_norm: maximum global norm of the gradient.
@@ -83,6 +83,8 @@ def make_optimizer(
         return BertAdam(learning_rate, **options)
     if kind == LAMB:
         return Lamb(learning_rate, **options)
+    if kind == STABLE_ADAMW:
+        return StableAdamW(learning_rate, **options)
     if kind == MUON:
         return Muon(learning_rate, **(options | (muon_options or {})))
     raise ValueError(f"The optimizer must be one of {', '.join(OPTIMIZERS)}. Received: {kind!r}. Use one of these.")
@@ -211,10 +213,10 @@ class MomentOptimizer(keras.optimizers.Optimizer):
         self.assign_add(momentum, ops.multiply(ops.subtract(gradient, momentum), 1 - self.beta_1))
         self.assign_add(velocity, ops.multiply(ops.subtract(ops.square(gradient), velocity), 1 - self.beta_2))
         rate = ops.cast(learning_rate, variable.dtype) * self._rate_factors[index]
-        direction = self.find_direction(variable, momentum, velocity, self._is_excluded[index])
+        direction = self.find_direction(variable, gradient, momentum, velocity, self._is_excluded[index])
         self.assign_sub(variable, ops.multiply(direction, rate))
 
-    def find_direction(self, variable, momentum, velocity, is_excluded):
+    def find_direction(self, variable, gradient, momentum, velocity, is_excluded):
         """Return the update direction of a variable, to subtract times the rate; the moments include this step."""
         raise NotImplementedError
 
@@ -282,7 +284,7 @@ class BertAdam(MomentOptimizer):
                 scale,
             )
 
-    def find_direction(self, variable, momentum, velocity, is_excluded):
+    def find_direction(self, variable, gradient, momentum, velocity, is_excluded):
         direction = ops.divide(momentum, ops.add(ops.sqrt(velocity), self.epsilon))
         if self.bias_correction:
             missing = [self.find_missing(beta, variable.dtype) for beta in (self.beta_1, self.beta_2)]
@@ -311,7 +313,7 @@ class Lamb(MomentOptimizer):
     def __init__(self, learning_rate, name="lamb", **kwargs):
         super().__init__(learning_rate, name=name, **kwargs)
 
-    def find_direction(self, variable, momentum, velocity, is_excluded):
+    def find_direction(self, variable, gradient, momentum, velocity, is_excluded):
         mean = ops.divide(momentum, self.find_missing(self.beta_1, variable.dtype))
         mean_square = ops.divide(velocity, self.find_missing(self.beta_2, variable.dtype))
         direction = ops.divide(mean, ops.add(ops.sqrt(mean_square), self.epsilon))
@@ -322,6 +324,35 @@ class Lamb(MomentOptimizer):
         is_usable = ops.logical_and(weight_norm > 0, direction_norm > 0)
         trust_ratio = ops.where(is_usable, weight_norm / ops.where(is_usable, direction_norm, 1.0), 1.0)
         return ops.multiply(direction, trust_ratio)
+
+
+# StableAdamW: AdamW with the update clipping of Adafactor in place of a smaller learning rate.
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class StableAdamW(MomentOptimizer):
+    """AdamW whose step of a weight is divided by how far its gradient is above what the second moment expects.
+
+    The divisor is the root mean square over the weight of gradient / root of the corrected second moment, where it is
+    above 1; the decay is divided by it as well.
+
+    Args:
+        beta_2: decay rate of the second moment. Default: that of ModernBERT.
+        kwargs: see `MomentOptimizer`.
+    Source: Wortsman et al. 2023, algorithm 2, arXiv:2304.13013. ModernBERT (Warner et al. 2024, arXiv:2412.13663,
+        section 2.2.2) and Ettin use it.
+    """
+
+    def __init__(self, learning_rate, beta_2=0.98, name="stable_adamw", **kwargs):
+        super().__init__(learning_rate, beta_2=beta_2, name=name, **kwargs)
+
+    def find_direction(self, variable, gradient, momentum, velocity, is_excluded):
+        mean = ops.divide(momentum, self.find_missing(self.beta_1, variable.dtype))
+        mean_square = ops.divide(velocity, self.find_missing(self.beta_2, variable.dtype))
+        direction = ops.divide(mean, ops.add(ops.sqrt(mean_square), self.epsilon))
+        direction = direction if is_excluded else ops.add(direction, ops.multiply(variable, self.decay))
+        excess = ops.mean(ops.square(gradient) / ops.maximum(mean_square, self.epsilon**2))
+        return ops.divide(direction, ops.maximum(ops.sqrt(excess), 1.0))
 
 
 # Muon for the matrices of the encoder, with AdamW for all other weights.

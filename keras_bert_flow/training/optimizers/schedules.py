@@ -9,7 +9,13 @@ from keras import ops
 
 from keras_bert_flow.backends.values import read_variable
 
-LINEAR, COSINE, TRAPEZOID, CONSTANT = DECAYS = "linear", "cosine", "trapezoid", "constant"
+LINEAR, COSINE, TRAPEZOID, TRAPEZOID_SQRT, CONSTANT = DECAYS = (
+    "linear",
+    "cosine",
+    "trapezoid",
+    "trapezoid_sqrt",
+    "constant",
+)
 LAST_SHARE = 0.2  # share of the steps in which a trapezoid decays: Hägele et al. 2024, section 4
 WARMUP, START = "warmup", "start"
 
@@ -27,9 +33,10 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         total_steps: step from which the rate is 0; ignored by `constant`.
         decay: `linear` (Devlin et al. 2019, appendix A.2), `cosine` (half a wave; Loshchilov and Hutter 2017,
             equation 5, without restarts), `trapezoid` (constant, then a linear decay in the last fifth of the steps;
-            Hägele et al. 2024, arXiv:2405.18392) or `constant`.
+            Hägele et al. 2024, arXiv:2405.18392), `trapezoid_sqrt` (the same with 1 - √x of the share x of these steps
+            that is done; section 4.1 there) or `constant`.
         decay_from: where the decay is measured from: the end of the `warmup`, or the `start` (google-research/bert,
-            optimization.py, `create_optimizer`). Ignored by `trapezoid` and `constant`.
+            optimization.py, `create_optimizer`). Ignored by both trapezoids and `constant`.
     Example:
         >>> schedule = kbf.WarmupDecay(peak=1.0, warmup_steps=10, total_steps=110)
         >>> [round(float(schedule(step)), 2) for step in (0, 5, 10, 60, 110)]
@@ -54,11 +61,13 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             falling = ops.ones_like(step)
         else:
             falling_steps = self.total_steps - (self.warmup_steps if self.decay_from == WARMUP else 0)
-            if self.decay == TRAPEZOID:
+            if self.decay in (TRAPEZOID, TRAPEZOID_SQRT):
                 falling_steps = round(LAST_SHARE * self.total_steps)
             falling = ops.clip((self.total_steps - step) / max(1, falling_steps), 0.0, 1.0)
             if self.decay == COSINE:
                 falling = 0.5 - 0.5 * ops.cos(math.pi * falling)
+            elif self.decay == TRAPEZOID_SQRT:
+                falling = 1.0 - ops.sqrt(1.0 - falling)
         return self.peak * ops.where(step < self.warmup_steps, rising, falling)
 
     def get_config(self):

@@ -186,7 +186,7 @@ class TrainingData:
 
     Attributes:
         folder: the folder of the records.
-        masked_fraction: of dynamic masks; None: that of the records.
+        masked_fraction: the largest of dynamic masks; None: that of the records.
     """
 
     folder: RecordsFolder
@@ -219,7 +219,7 @@ def open_records(
     training = PretrainingRecords(records, vocabulary_file=vocabulary, sequence_length=length)
     held_out = PretrainingRecords(records, "held_out", verify=False, sequence_length=length)
     objective = objective or find_objective(training.objective)
-    return TrainingData(records, training, held_out, objective, config.pretraining.masked_fraction)
+    return TrainingData(records, training, held_out, objective, config.pretraining.most_masked)
 
 
 def open_checkpoints(
@@ -272,7 +272,7 @@ def train_on_records(
     """
     settings, training = config.pretraining, data.training
     share, parts = (cluster.rank, cluster.processes), 1 if cluster.computes_apart else settings.accumulate_batches
-    objective, scores = data.objective, {}
+    objective, scores, end = data.objective, {}, settings.masked_fraction_end
 
     def evaluate(until_stopped=iter) -> dict[str, float]:
         batch_size = settings.batch_size // settings.accumulate_batches
@@ -314,6 +314,7 @@ def train_on_records(
             bag_of_words=settings.bag_of_words > 0,
             masked_fraction=settings.masked_fraction,
             objective=objective,
+            masked_fraction_end=None if end is None else (end, settings.total_steps),
         ),
         Intervals(
             settings.total_steps,
