@@ -51,8 +51,8 @@ from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.records.tfrecord import INDEX_SUFFIX, TFRecordFile, name_record_file, write_tfrecords
 from keras_bert_flow.results.manifest import FileSummary
 from keras_bert_flow.results.publishing import Contents
+from keras_bert_flow.results.stages.data import RECORDS, records_key, records_settings
 from keras_bert_flow.results.stages.keys import corpus_digests, hold_corpus
-from keras_bert_flow.results.stages.records import RECORDS, records_key, records_settings
 from keras_bert_flow.text.corpus.lines import check_rejected, explain_lack
 from keras_bert_flow.text.objectives.objective import check_joining, describe_mistaken, find_objective
 from keras_bert_flow.text.rows import keyed_numbers

@@ -35,8 +35,8 @@ from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
 from keras_bert_flow.console.job_progress import DOCUMENTS, JobPart, note, plan_parts
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.results.publishing import Contents
+from keras_bert_flow.results.stages.data import VOCABULARY, vocabulary_key
 from keras_bert_flow.results.stages.keys import corpus_digests, hold_corpus
-from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_key
 from keras_bert_flow.text.corpus.lines import check_rejected, explain_lack
 from keras_bert_flow.text.learner import MAX_PLACES, WordLimit, add_histograms, count_places, learn_vocabulary
 from keras_bert_flow.text.tokenizers.files import (

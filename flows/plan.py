@@ -23,7 +23,7 @@ from keras_bert_flow.console.terminal import JOINERS, escape_controls
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.results.adoption import find_earlier
 from keras_bert_flow.results.publishing import hold_key, holding_inputs, holding_results
-from keras_bert_flow.results.stages.corpus import CORPUS, resolve_builtin
+from keras_bert_flow.results.stages.data import CORPUS, resolve_builtin
 from keras_bert_flow.results.stages.keys import name_stages, needs_builtin
 from keras_bert_flow.stores.fetching import fetch, fetch_manifest
 from keras_bert_flow.tasks.minimal_pairs import read_minimal_pairs

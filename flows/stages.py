@@ -23,15 +23,26 @@ from keras_bert_flow.results.adoption import find_earlier
 from keras_bert_flow.results.artifacts import locked
 from keras_bert_flow.results.manifest import MANIFEST, check_folder, read_manifest
 from keras_bert_flow.results.publishing import close_plan, hold_key
-from keras_bert_flow.results.stages.augmentation import AUGMENTATION, augmentation_key, resolve_augmented
-from keras_bert_flow.results.stages.corpus import CORPUS, corpus_key, resolve_builtin
-from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_key
-from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_key
-from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_key
+from keras_bert_flow.results.stages.data import (
+    CORPUS,
+    RECORDS,
+    VOCABULARY,
+    corpus_key,
+    records_key,
+    resolve_builtin,
+    vocabulary_key,
+)
 from keras_bert_flow.results.stages.keys import Stage, needs_builtin
-from keras_bert_flow.results.stages.pretraining import PRETRAINING, pretraining_key
-from keras_bert_flow.results.stages.records import RECORDS, records_key
-from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_key
+from keras_bert_flow.results.stages.models import DISTILLATION, PRETRAINING, distillation_key, pretraining_key
+from keras_bert_flow.results.stages.tasks import (
+    AUGMENTATION,
+    EVALUATION,
+    FINETUNING,
+    augmentation_key,
+    evaluation_key,
+    finetuning_key,
+    resolve_augmented,
+)
 from keras_bert_flow.stores.fetching import fetch, fetch_manifest, is_finished
 from keras_bert_flow.text.corpus.inputs import LOCAL, Storage, is_remote
 from keras_bert_flow.text.corpus.lines import check_rejected

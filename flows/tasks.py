@@ -25,14 +25,9 @@ from flows.stages import IS_THERE, StageRun, run_stage
 from keras_bert_flow.console.terminal import JOINERS, escape_controls
 from keras_bert_flow.files.paths import name_path
 from keras_bert_flow.results.artifacts import WAITING
-from keras_bert_flow.results.stages.augmentation import AUGMENTATION
-from keras_bert_flow.results.stages.corpus import CORPUS
-from keras_bert_flow.results.stages.distillation import DISTILLATION
-from keras_bert_flow.results.stages.evaluation import EVALUATION
-from keras_bert_flow.results.stages.finetuning import FINETUNING
-from keras_bert_flow.results.stages.pretraining import PRETRAINING
-from keras_bert_flow.results.stages.records import RECORDS
-from keras_bert_flow.results.stages.vocabulary import VOCABULARY
+from keras_bert_flow.results.stages.data import CORPUS, RECORDS, VOCABULARY
+from keras_bert_flow.results.stages.models import DISTILLATION, PRETRAINING
+from keras_bert_flow.results.stages.tasks import AUGMENTATION, EVALUATION, FINETUNING
 
 # Show the progress of a stage on the page of a run: its lines in the log, and a bar from the last counting line.
 

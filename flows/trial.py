@@ -28,8 +28,8 @@ from keras_bert_flow.files.outputs import work_folder
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.results.artifacts import content_key, file_digest
 from keras_bert_flow.results.stages import IN_ORDER
-from keras_bert_flow.results.stages.augmentation import AUGMENTATION
 from keras_bert_flow.results.stages.keys import corpus_digests, drop_paths, folder_digest, hold_corpus, task_digests
+from keras_bert_flow.results.stages.tasks import AUGMENTATION
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.objectives.mlm import Distillation

@@ -77,7 +77,7 @@ def test_backend_that_is_not_installed_names_one_that_is(monkeypatch):
 def test_commands_of_models_take_the_task_of_the_quickstart(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # Which takes 10 seconds.
-    monkeypatch.setattr("keras_bert_flow.results.stages.corpus.publish_builtin", lambda folder: folder)
+    monkeypatch.setattr("keras_bert_flow.results.stages.data.publish_builtin", lambda folder: folder)
     settings = fill_builtin_task(PipelineConfig())
     assert Path(settings.task.train).relative_to(tmp_path / "runs" / "corpus").name == "train.tsv"
     assert Path(settings.task.dev).name == "dev.tsv"

@@ -20,7 +20,7 @@ from keras_bert_flow.records.example import FEATURE_KINDS, decode_example, decod
 from keras_bert_flow.records.tfrecord import TFRecordFile, name_record_file, write_tfrecords
 from keras_bert_flow.results.manifest import FileSummary
 from keras_bert_flow.results.publishing import Contents, publish
-from keras_bert_flow.results.stages.records import IMPORTED, imported_key
+from keras_bert_flow.results.stages.data import IMPORTED, imported_key
 from keras_bert_flow.text.objectives.objective import check_joining
 from keras_bert_flow.text.tokenizers.files import (
     copy_tokenizer,

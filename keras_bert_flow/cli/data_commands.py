@@ -184,7 +184,7 @@ def corpus(output: Output) -> None:
     """Write the built-in corpus and task: the docstrings of the installed packages."""
     check_output(output)
     with following("Corpus: reading the docstrings of the packages installed here", output):
-        from keras_bert_flow.results.stages.corpus import publish_builtin
+        from keras_bert_flow.results.stages.data import publish_builtin
 
         made = publish_builtin(output)
     show(made)

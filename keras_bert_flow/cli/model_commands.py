@@ -47,7 +47,7 @@ from keras_bert_flow.evaluation.questions import read_pairs, read_questions
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.files.paths import name_path
 from keras_bert_flow.prediction.load import FINE_TUNED, check_request
-from keras_bert_flow.results.stages.augmentation import TABLE
+from keras_bert_flow.results.stages.tasks import TABLE
 from keras_bert_flow.stores.publishing import made_at
 from keras_bert_flow.training.finetuning.task_data import fetch_tables
 

@@ -176,7 +176,7 @@ def fill_builtin_task(settings: PipelineConfig) -> PipelineConfig:
 
 
 def _fill(settings: PipelineConfig, folder: Path) -> PipelineConfig:
-    from keras_bert_flow.results.stages.corpus import corpus_key, publish_builtin, resolve_builtin
+    from keras_bert_flow.results.stages.data import corpus_key, publish_builtin, resolve_builtin
 
     return resolve_builtin(settings, publish_builtin(folder / "corpus" / corpus_key()))
 

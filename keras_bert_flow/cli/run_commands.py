@@ -222,7 +222,7 @@ def _say_finished(settings: PipelineConfig) -> None:
 def _say_asking(settings: PipelineConfig, evaluation: Path) -> None:
     """Name the command that asks the model which a report is of."""
     from keras_bert_flow.results.lineage import find_source
-    from keras_bert_flow.results.stages.corpus import CORPUS, corpus_key, resolve_builtin
+    from keras_bert_flow.results.stages.data import CORPUS, corpus_key, resolve_builtin
 
     with suppress(OSError, ValueError):  # the run has ended well, whatever else lies there
         finetuned = find_source(evaluation, "finetuned")

@@ -64,10 +64,8 @@ from keras_bert_flow.prediction.predictors import Predictor
 from keras_bert_flow.results.lineage import find_source
 from keras_bert_flow.results.manifest import read_manifest
 from keras_bert_flow.results.publishing import Contents, publish
-from keras_bert_flow.results.stages.augmentation import drop_copies
-from keras_bert_flow.results.stages.distillation import DISTILLATION
-from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_inputs, evaluation_key
-from keras_bert_flow.results.stages.pretraining import PRETRAINING
+from keras_bert_flow.results.stages.models import DISTILLATION, PRETRAINING
+from keras_bert_flow.results.stages.tasks import EVALUATION, drop_copies, evaluation_inputs, evaluation_key
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.registry import KINDS

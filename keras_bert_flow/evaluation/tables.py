@@ -23,7 +23,7 @@ from keras_bert_flow.evaluation.summary import (
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.results.describing import as_yaml, flatten
 from keras_bert_flow.results.manifest import check_folder
-from keras_bert_flow.results.stages.evaluation import EVALUATION
+from keras_bert_flow.results.stages.tasks import EVALUATION
 from keras_bert_flow.tasks.core.metrics import summarise_runs
 from keras_bert_flow.tasks.core.task import Task
 from keras_bert_flow.tasks.registry import KINDS

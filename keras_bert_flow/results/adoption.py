@@ -22,12 +22,28 @@ from keras_bert_flow.results.lineage import TOKENIZER, TOKENIZER_FILES, Result, 
 from keras_bert_flow.results.manifest import Manifest, check_folder, is_published, read_manifest, store_manifest
 from keras_bert_flow.results.publishing import hold_input, holding_inputs
 from keras_bert_flow.results.stages import STAGES
-from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_settings
-from keras_bert_flow.results.stages.evaluation import EVALUATION, evaluation_settings
-from keras_bert_flow.results.stages.finetuning import FINETUNING, OF_TEACHER, finetuning_settings
-from keras_bert_flow.results.stages.pretraining import ABSENT_WHEN_OFF, PRETRAINING, pretraining_settings
-from keras_bert_flow.results.stages.records import IMPORTED, RECORDS, records_key_of, records_settings
-from keras_bert_flow.results.stages.vocabulary import VOCABULARY, vocabulary_settings
+from keras_bert_flow.results.stages.data import (
+    IMPORTED,
+    RECORDS,
+    VOCABULARY,
+    records_key_of,
+    records_settings,
+    vocabulary_settings,
+)
+from keras_bert_flow.results.stages.models import (
+    ABSENT_WHEN_OFF,
+    DISTILLATION,
+    PRETRAINING,
+    distillation_settings,
+    pretraining_settings,
+)
+from keras_bert_flow.results.stages.tasks import (
+    EVALUATION,
+    FINETUNING,
+    OF_TEACHER,
+    evaluation_settings,
+    finetuning_settings,
+)
 
 RUNS = "pretrained/seed-*/run.json"
 EARLIER = "earlier"  # in the manifest of a run: other settings of its first steps

@@ -35,7 +35,7 @@ from keras_bert_flow.results.lineage import (
 )
 from keras_bert_flow.results.publishing import PAUSE, Needs, find_needs, find_reader
 from keras_bert_flow.results.stages import STAGES
-from keras_bert_flow.results.stages.augmentation import TABLE, resolve_augmented
+from keras_bert_flow.results.stages.tasks import TABLE, resolve_augmented
 
 SHOWN = 8
 STORE = Path("runs")

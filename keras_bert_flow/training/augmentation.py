@@ -31,7 +31,7 @@ from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.results.publishing import Contents, publish
-from keras_bert_flow.results.stages.augmentation import (
+from keras_bert_flow.results.stages.tasks import (
     AUGMENTATION,
     ROWS,
     TABLE,

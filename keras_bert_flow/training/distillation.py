@@ -20,8 +20,7 @@ from keras_bert_flow.models.pretraining.masked_lm import MaskedLM
 from keras_bert_flow.models.saved_as import MASKED_LM_EXTENSION
 from keras_bert_flow.models.sizes import check_start, check_transfer, count_flops, resolve_shape
 from keras_bert_flow.results.publishing import Contents
-from keras_bert_flow.results.stages.distillation import DISTILLATION, distillation_inputs, distillation_key
-from keras_bert_flow.results.stages.pretraining import INITIAL
+from keras_bert_flow.results.stages.models import DISTILLATION, INITIAL, distillation_inputs, distillation_key
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.objectives.mlm import Distillation
 from keras_bert_flow.training.loop.identity import distillation_identity

@@ -16,7 +16,7 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import VocabularyConfig
 from keras_bert_flow.data.order import restore_tokens
 from keras_bert_flow.data.pretraining_records import PretrainingRecords, RecordsFolder, show_examples
-from keras_bert_flow.results.stages.records import records_key
+from keras_bert_flow.results.stages.data import records_key
 from keras_bert_flow.text.tokenizers.files import find_difference, read_tokenizer_file
 from tests.beam_jobs.conftest import build, make_corpus, make_documents, make_records_config, read_folder
 from tests.oracles.other_tokenizers import make_byte_level, make_unigram

@@ -11,9 +11,8 @@ from keras_bert_flow.cli.options import choose_backend
 from keras_bert_flow.config import machine, pipeline
 from keras_bert_flow.config.machine import THREADS, choose_precision, share_cores
 from keras_bert_flow.config.pipeline import PipelineConfig, resolve_precision
-from keras_bert_flow.results.stages.evaluation import evaluation_key
-from keras_bert_flow.results.stages.finetuning import finetuning_key
-from keras_bert_flow.results.stages.pretraining import pretraining_key
+from keras_bert_flow.results.stages.models import pretraining_key
+from keras_bert_flow.results.stages.tasks import evaluation_key, finetuning_key
 
 AUTOMATIC = PipelineConfig(backend="torch", pretraining={"precision": "auto"}, finetuning={"precision": "auto"})
 

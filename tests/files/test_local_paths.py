@@ -172,7 +172,7 @@ def build_records(output):
 
 
 def publish_builtin(output):
-    from keras_bert_flow.results.stages.corpus import publish_builtin
+    from keras_bert_flow.results.stages.data import publish_builtin
 
     publish_builtin(output)
 

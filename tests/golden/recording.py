@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from keras_bert_flow.results.stages import STAGES
+from keras_bert_flow.results.stages import STAGES, data, models, tasks
+from keras_bert_flow.results.stages.data import IMPORTED
 from keras_bert_flow.results.stages.keys import Stage
-from keras_bert_flow.results.stages.records import IMPORTED
 from tests.golden.import_closure import code_digests
 from tests.golden.results import DATA, TRAINING, Results
 
@@ -185,7 +185,9 @@ def stages_of(place: str) -> tuple[str, ...]:
 
 
 def _find_file(stage: str) -> str:
-    return f"keras_bert_flow/results/stages/{ALL_STAGES[stage].name}.py"
+    wanted = ALL_STAGES[stage].name
+    module = next(one for one in (data, models, tasks) if getattr(one, wanted.upper(), None))
+    return module.__name__.replace(".", "/") + ".py"
 
 
 def _format(value: Any, levels: int, indent: int = 0) -> str:

@@ -74,7 +74,7 @@ def compute(stages: Iterable[str], folder: Path, every_variant: bool = False) ->
 
 
 def find_corpus(folder: Path) -> Results:
-    from keras_bert_flow.results.stages import corpus as stage
+    from keras_bert_flow.results.stages import data
     from keras_bert_flow.text.corpus import builtin
 
     text = "Walk along the {} and visit every node that is on it, number {}.\n\n- An item that is long, as of a list."
@@ -87,7 +87,7 @@ def find_corpus(folder: Path) -> Results:
             (folder / "projects" / project / f"module_{number:02}.py").write_text(source, encoding="utf-8")
     with mock.patch.object(builtin, "_find_root", lambda project: folder / "projects" / project):
         builtin._read_modules.cache_clear()
-        made = stage.publish_builtin(folder / "corpus")
+        made = data.publish_builtin(folder / "corpus")
         builtin._read_modules.cache_clear()
     return {"files": digest_files(made)}
 

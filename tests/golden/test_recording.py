@@ -67,7 +67,7 @@ def test_changed_results_are_refused_until_the_revision_is_raised(revised, monke
     monkeypatch.setitem(ALL_STAGES, "pretraining", STAGES["pretraining"])
     _, (refusal,) = decide(GOLDEN, CHANGED, OTHER, VERSIONS)
     assert "bert, losses[1]: 1.0, now 1.01" in refusal
-    assert "Raise `revision` in keras_bert_flow/results/stages/pretraining.py and note it in CHANGELOG.md" in refusal
+    assert "Raise `revision` in keras_bert_flow/results/stages/models.py and note it in CHANGELOG.md" in refusal
     _, (refusal,) = decide(after, CHANGED, OTHER, VERSIONS)
     assert "must not fall. Received: 1, after 2" in refusal
 

@@ -7,13 +7,10 @@ from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.results.manifest import MANIFEST, check_folder, write_manifest
-from keras_bert_flow.results.stages.distillation import distillation_key
-from keras_bert_flow.results.stages.evaluation import evaluation_key
-from keras_bert_flow.results.stages.finetuning import finetuning_key
+from keras_bert_flow.results.stages.data import records_key, vocabulary_key
 from keras_bert_flow.results.stages.keys import folder_digest, folder_files
-from keras_bert_flow.results.stages.pretraining import pretraining_key, pretraining_settings
-from keras_bert_flow.results.stages.records import records_key
-from keras_bert_flow.results.stages.vocabulary import vocabulary_key
+from keras_bert_flow.results.stages.models import distillation_key, pretraining_key, pretraining_settings
+from keras_bert_flow.results.stages.tasks import evaluation_key, finetuning_key
 from tests.oracles.tiny_records import write_tiny_records
 
 

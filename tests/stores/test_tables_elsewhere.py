@@ -5,8 +5,7 @@ import json
 import pytest
 
 from keras_bert_flow.config.loading import load_config
-from keras_bert_flow.results.stages.evaluation import evaluation_key
-from keras_bert_flow.results.stages.finetuning import finetuning_key
+from keras_bert_flow.results.stages.tasks import evaluation_key, finetuning_key
 from keras_bert_flow.training.finetuning.task_data import fetch_tables
 from tests.commands import assert_refused, kbf
 from tests.object_store import BUCKET, client

@@ -13,15 +13,17 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.evaluation.evaluate import write_evaluation
 from keras_bert_flow.results.manifest import check_folder, write_manifest
-from keras_bert_flow.results.stages.augmentation import (
+from keras_bert_flow.results.stages.tasks import (
     augmentation_key,
     describe_augmentation,
     drop_copies,
+    evaluation_settings,
     find_augmentation,
+    finetuning_inputs,
+    finetuning_key,
+    finetuning_settings,
     resolve_augmented,
 )
-from keras_bert_flow.results.stages.evaluation import evaluation_settings
-from keras_bert_flow.results.stages.finetuning import finetuning_inputs, finetuning_key, finetuning_settings
 from keras_bert_flow.tasks.core.texts import TextExample
 from keras_bert_flow.tasks.registry import make_task
 from keras_bert_flow.text.stop_words import STOP_WORDS

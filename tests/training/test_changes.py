@@ -12,7 +12,7 @@ from keras_bert_flow.cli import explain
 from keras_bert_flow.config import pipeline
 from keras_bert_flow.distribution.cluster import SINGLE
 from keras_bert_flow.results.manifest import is_published, read_manifest, write_manifest
-from keras_bert_flow.results.stages.pretraining import PRETRAINING, pretraining_key
+from keras_bert_flow.results.stages.models import PRETRAINING, pretraining_key
 from keras_bert_flow.text.vocabulary import read_vocabulary, write_vocabulary
 from keras_bert_flow.training import processes
 from keras_bert_flow.training.loop import identity

@@ -10,7 +10,7 @@ import keras_bert_flow as kbf
 from keras_bert_flow.checks.run import check_distillation_stage
 from keras_bert_flow.config.pretraining import DistillationConfig, ModelConfig
 from keras_bert_flow.results.manifest import check_folder
-from keras_bert_flow.results.stages.distillation import distillation_key, distillation_settings
+from keras_bert_flow.results.stages.models import distillation_key, distillation_settings
 from keras_bert_flow.training.distillation import distill
 from keras_bert_flow.training.loop.identity import distillation_identity
 from keras_bert_flow.training.loop.logs import read_log

@@ -8,8 +8,8 @@ import pytest
 
 from keras_bert_flow.evaluation.evaluate import write_evaluation
 from keras_bert_flow.results.manifest import check_folder, read_manifest
-from keras_bert_flow.results.stages.evaluation import evaluation_key
 from keras_bert_flow.results.stages.keys import folder_digest
+from keras_bert_flow.results.stages.tasks import evaluation_key
 from keras_bert_flow.training.finetuning import task_runs
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.pretraining import pretrain as pretraining

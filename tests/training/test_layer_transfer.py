@@ -14,7 +14,7 @@ from keras_bert_flow.checks.run import check_distillation_stage
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import DistillationConfig, ModelConfig, PretrainingConfig
-from keras_bert_flow.results.stages.distillation import distillation_key, distillation_settings
+from keras_bert_flow.results.stages.models import distillation_key, distillation_settings
 from keras_bert_flow.text.objectives.mlm import Distillation, LayerTransfer
 from keras_bert_flow.training.distillation import distill, make_distiller
 from keras_bert_flow.training.loop.identity import distillation_identity

@@ -12,7 +12,7 @@ from keras_bert_flow.checks.stages import check_finetuning_stage
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.models.defaults import are_distributions
-from keras_bert_flow.results.stages.finetuning import finetuning_key, finetuning_settings
+from keras_bert_flow.results.stages.tasks import finetuning_key, finetuning_settings
 from keras_bert_flow.tasks.core.task import Features
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune

@@ -26,9 +26,8 @@ from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.results.artifacts import removed_on_leaving, write_atomically
 from keras_bert_flow.results.publishing import Contents, published
-from keras_bert_flow.results.stages.augmentation import drop_copies
-from keras_bert_flow.results.stages.finetuning import FINETUNING, finetuning_inputs, finetuning_key
-from keras_bert_flow.results.stages.pretraining import INITIAL
+from keras_bert_flow.results.stages.models import INITIAL
+from keras_bert_flow.results.stages.tasks import FINETUNING, drop_copies, finetuning_inputs, finetuning_key
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.baselines.word_baseline import answer_from_words
 from keras_bert_flow.training.finetuning.grid import FOLDER as LABEL_COUNTS

@@ -17,7 +17,7 @@ from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.files.inputs import NOTHING_HELD, InputStates, hold
 from keras_bert_flow.files.paths import find_address
 from keras_bert_flow.results.publishing import verify
-from keras_bert_flow.results.stages.augmentation import describe_augmentation, drop_copies
+from keras_bert_flow.results.stages.tasks import describe_augmentation, drop_copies
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.tasks.core.metrics import describe_shares
 from keras_bert_flow.tasks.core.task import Features, Task

@@ -22,7 +22,7 @@ from keras_bert_flow.data.tasks import ONLY_OUTPUT, TaskBatches, predict_feature
 from keras_bert_flow.files.documents import read_json_object
 from keras_bert_flow.models.with_head import COMPILES_SHAPES
 from keras_bert_flow.results.artifacts import write_atomically
-from keras_bert_flow.results.stages.finetuning import FINETUNING
+from keras_bert_flow.results.stages.tasks import FINETUNING
 from keras_bert_flow.tasks.core.calibration import Calibration, calibrate
 from keras_bert_flow.tasks.core.task import Features
 from keras_bert_flow.tasks.core.texts import describe_cut

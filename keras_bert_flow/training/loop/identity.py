@@ -9,10 +9,9 @@ import keras
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.results.artifacts import OpenedFiles
-from keras_bert_flow.results.stages.distillation import DISTILLATION
-from keras_bert_flow.results.stages.finetuning import FINETUNING, drop_teacher
 from keras_bert_flow.results.stages.keys import Stage, folder_files, task_digests
-from keras_bert_flow.results.stages.pretraining import MONITORING, PRETRAINING, list_off
+from keras_bert_flow.results.stages.models import DISTILLATION, MONITORING, PRETRAINING, list_off
+from keras_bert_flow.results.stages.tasks import FINETUNING, drop_teacher
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 # Settings that may change during a run. Of these, the first three can affect the weights: see `identity.list_spans`.

@@ -27,7 +27,7 @@ from keras_bert_flow.records.tfrecord import check_positions
 from keras_bert_flow.results.manifest import Manifest, is_measurement
 from keras_bert_flow.results.publishing import Contents, Work
 from keras_bert_flow.results.stages.keys import Stage
-from keras_bert_flow.results.stages.pretraining import INITIAL, PRETRAINING, pretraining_inputs, pretraining_key
+from keras_bert_flow.results.stages.models import INITIAL, PRETRAINING, pretraining_inputs, pretraining_key
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.objective import Objective, find_objective

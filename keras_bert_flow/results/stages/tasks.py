@@ -1,4 +1,4 @@
-"""The stage that augments the training table of a task, and the configuration that trains on its result."""
+"""The stages of a task: more rows for its training table, fine-tuning, and the report."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +8,15 @@ from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.results.artifacts import file_digest
 from keras_bert_flow.results.manifest import Manifest, read_manifest
-from keras_bert_flow.results.stages.keys import Stage, digest_table, folder_digest
+from keras_bert_flow.results.publishing import verify
+from keras_bert_flow.results.stages.keys import (
+    Stage,
+    digest_table,
+    drop_paths,
+    folder_digest,
+    refuse_auto,
+    task_digests,
+)
 
 AUGMENTATION = Stage(
     "augmentation",
@@ -86,3 +94,81 @@ def describe_augmentation(table: str | Path) -> str:
         f"The training file is augmented: {counts[TABLE_ROWS]:,} rows became {counts[ROWS]:,}, by {settings['copies']} "
         f"copies of each in which words are replaced with probability {settings['replacement_probability']:g}."
     )
+
+
+FINETUNING = Stage(
+    "finetuning",
+    "finetune",
+    made_by="keras_bert_flow.training.finetuning.finetune",
+    revision=1,
+    options={"model": "--model"},
+    reads_tables=True,
+)
+
+OF_TEACHER = ("teacher", "layer_epochs")  # settings that are in no key without a teacher
+
+
+def finetuning_key(config: PipelineConfig, model: Path) -> str:
+    inputs = finetuning_inputs(config, model)
+    return FINETUNING.make_key(finetuning_settings(config), inputs | task_digests(config))
+
+
+def finetuning_inputs(config: PipelineConfig, model: Path) -> dict[str, str]:
+    """Digest the model directories of a fine-tuning, and its training table if `kbf augment` has made that."""
+    teacher, train = config.finetuning.teacher, Path(config.task.train)
+    inputs = {"model": folder_digest(model)} | ({} if teacher is None else {"teacher": folder_digest(Path(teacher))})
+    return inputs | ({} if find_augmentation(train) is None else {"train": digest_table(train)})
+
+
+def finetuning_settings(config: PipelineConfig) -> dict[str, Any]:
+    """Return the settings that are part of the key."""
+    refuse_auto(finetuning=config.finetuning.precision)
+    settings = drop_paths(config.model_dump(include={"task", "finetuning", "backend"}))
+    return settings | {"finetuning": drop_teacher(settings["finetuning"])}
+
+
+def drop_teacher(settings: dict[str, Any]) -> dict[str, Any]:
+    """Drop the path of the teacher, whose content is digested separately; without one also what is for it alone.
+
+    Results and checkpoints that were made before there were such settings keep their keys and identities.
+    """
+    unseen = OF_TEACHER if settings["teacher"] is None else ("teacher",)
+    return {name: value for name, value in settings.items() if name not in unseen}
+
+
+EVALUATION = Stage(
+    "evaluation",
+    "report",
+    made_by="keras_bert_flow.evaluation.evaluate",
+    revision=1,
+    options={"finetuned": "--finetuned", "records": "--records"},
+    reads_tables=True,
+)
+
+
+def evaluation_key(config: PipelineConfig, finetuned: Path, records: Path, phases: Sequence[Path] = ()) -> str:
+    """Return the content key of a report; `phases` are the pre-training folders whose scores it shows."""
+    settings, pairs = evaluation_settings(config), config.evaluation.minimal_pairs
+    extra = {f"extra_dev {name}": digest_table(Path(path)) for name, path in config.task.extra_dev.items()}
+    if pairs:
+        verify(pairs)
+        extra["minimal_pairs"] = file_digest(pairs)
+    inputs = evaluation_inputs(finetuned, records, phases) | task_digests(config) | extra
+    return EVALUATION.make_key(settings, inputs)
+
+
+def evaluation_settings(config: PipelineConfig) -> dict[str, Any]:
+    """Return the settings that are part of the key."""
+    refuse_auto(pretraining=config.pretraining.precision, finetuning=config.finetuning.precision)
+    left_out = {"runs", "beam", "distribution", "loggers", "matrix", "tuning"}
+    if config.evaluation.minimal_pairs is None:
+        left_out.add("evaluation")
+    if config.augmentation is None:
+        left_out.add("augmentation")
+    return drop_paths(config.model_dump(exclude=left_out))
+
+
+def evaluation_inputs(finetuned: Path, records: Path, phases: Sequence[Path]) -> dict[str, str]:
+    """Digest the inputs of an evaluation report."""
+    pretrained = {f"pretrained-{number}": folder_digest(folder) for number, folder in enumerate(phases, 1)}
+    return {"finetuned": folder_digest(finetuned), "records": folder_digest(records)} | pretrained

@@ -1,4 +1,4 @@
-"""The stage that pre-trains a model on records."""
+"""The stages that train models on records: pre-training, and distillation of a smaller one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,3 +77,39 @@ def pretraining_inputs(records: Path, initial_model: Path | None, files: OpenedF
     """Digest the inputs of a pre-training; `files` as for `pretraining_key`."""
     initial = {} if initial_model is None else {"initial_model": folder_digest(initial_model)}
     return {"records": folder_digest(records, files)} | initial
+
+
+DISTILLATION = Stage(
+    "distillation",
+    "distill",
+    made_by="keras_bert_flow.training.distillation",
+    revision=1,
+    options={"records": "--records", "teacher": "--teacher"},
+)
+
+
+def distillation_key(
+    config: PipelineConfig, records: Path, teacher: Path, earlier: Sequence = (), files: OpenedFiles | None = None
+) -> str:
+    """Return the content key of a distilled model.
+
+    Args:
+        config: configuration of the whole run.
+        teacher: model directory of the teacher.
+        earlier: different settings that its first steps were made with.
+        files: as for `pretraining_key`.
+    """
+    inputs = distillation_inputs(records, teacher, files)
+    return DISTILLATION.make_key(distillation_settings(config.student, earlier), inputs)
+
+
+def distillation_settings(student: PipelineConfig, earlier: Sequence = ()) -> dict[str, Any]:
+    """Return the settings that are part of the key, from the configuration of the student."""
+    settings, distillation = pretraining_settings(student, earlier), student.needed_distillation
+    unseen = {"teacher", "student", *list_off(distillation)}
+    return settings | {"distillation": distillation.model_dump(exclude=unseen)}
+
+
+def distillation_inputs(records: Path, teacher: Path, files: OpenedFiles | None = None) -> dict[str, str]:
+    """Digest the inputs of a distillation."""
+    return {"records": folder_digest(records, files), "teacher": folder_digest(teacher)}
