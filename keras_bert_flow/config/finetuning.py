@@ -280,7 +280,7 @@ class AugmentationConfig(Settings):
     replacement_probability: float = Field(
         0.4, gt=0, le=1, description="Probability with which a copy replaces each word that has candidates."
     )
-    candidates: int = Field(15, ge=1, le=MOST_UNITS, description="Maximum number of candidates for each word.")
+    candidates: int = Field(15, ge=1, le=1_000, description="Maximum number of candidates for each word.")
     seed: Seed | None = Field(None, description="Seed of the replacements. Default: that of the run.")
     model: str | None = Field(
         None,

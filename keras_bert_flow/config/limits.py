@@ -16,6 +16,7 @@ MOST_UNITS = 1 << 16
 MOST_POSITIONS = MOST_SEQUENCES = 1 << 20
 MOST_STEPS = MOST_EXAMPLES = 10**12
 MOST_EPOCHS = 100_000
+MOST_WEIGHT = 1_000_000  # of a loss
 MOST_PROCESSES = 1_000
 Seed = Annotated[int, Field(ge=0, lt=1 << 32)]  # as NumPy and Keras take them
 

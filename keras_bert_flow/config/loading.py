@@ -1,6 +1,7 @@
 """Read a configuration from YAML and `--set`, and say in one line what is wrong with it."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, overload
@@ -47,11 +48,16 @@ def load_config(path: str | Path | None, overrides: Sequence[str] = (), kind: An
             )
     for override in overrides:
         _apply_override(values, override, kind)
-    return make_config(kind, values, str(path or "--set"))
+    return make_config(kind, values, str(path or "--set"), [override.partition("=")[0] for override in overrides])
 
 
-def make_config(kind: type[_Kind], values: dict, source: str) -> _Kind:
-    """Build a configuration, turning what pydantic says into one line a person can act on."""
+def make_config(kind: type[_Kind], values: dict, source: str, overridden: Sequence[str] = ()) -> _Kind:
+    """Build a configuration, turning what pydantic says into one line a person can act on.
+
+    Args:
+        source: where the values come from.
+        overridden: settings that come from `--set`.
+    """
     for text in _find_texts(values):  # before pydantic, which may show a password with another error
         find_address(text)
         if (hidden := hide_in_addresses(text)) != text:  # as in an option of Beam's, which is stored with the results
@@ -64,7 +70,7 @@ def make_config(kind: type[_Kind], values: dict, source: str) -> _Kind:
     except ValidationError as error:
         found = error.errors()
         more = f"; and {len(found) - MAX_SHOWN_ERRORS} more errors" if len(found) > MAX_SHOWN_ERRORS else ""
-        shown = [_explain(kind, item, source) for item in found[:MAX_SHOWN_ERRORS]]
+        shown = [_explain(kind, item, source, overridden) for item in found[:MAX_SHOWN_ERRORS]]
         raise ValueError("; ".join(shown) + more) from None
 
 
@@ -119,11 +125,14 @@ def _is_list(kind: type[Settings], values: Any, path: Sequence[str]) -> bool:
     return get_origin(annotation) is tuple
 
 
-def _explain(kind: type[Settings], item: Mapping[str, Any], source: str) -> str:
+def _explain(kind: type[Settings], item: Mapping[str, Any], source: str, overridden: Sequence[str]) -> str:
     path = ".".join(str(part) for place, part in enumerate(item["loc"]) if not _is_tag(item["loc"], place))
+    source = "--set" if any(path == name or path.startswith(f"{name}.") for name in overridden) else source
     if item["type"] == "extra_forbidden":
-        names = ", ".join(_fields_at(kind, item["loc"][:-1]))
-        return f"{source}: `{path}` is no known setting. Valid names: {names}."
+        names = _fields_at(kind, item["loc"][:-1])
+        near = get_close_matches(str(item["loc"][-1]), names, 1)
+        remedy = f" Did you mean `{near[0]}`?" if near else ""
+        return f"{source}: `{path}` is no known setting. Valid names: {', '.join(names)}.{remedy}"
     if item["type"] == "union_tag_invalid":
         kinds = ", ".join(TASKS)
         return f"{source}: `{path}.kind` must be one of {kinds}. Received: {kind_of(item['input'])!r}."

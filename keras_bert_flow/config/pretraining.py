@@ -11,6 +11,7 @@ from keras_bert_flow.config.limits import (
     MOST_SEQUENCES,
     MOST_STEPS,
     MOST_UNITS,
+    MOST_WEIGHT,
     Settings,
 )
 
@@ -211,6 +212,7 @@ class PretrainingConfig(Settings):
     bag_of_words: float = Field(
         0.0,
         ge=0,
+        le=MOST_WEIGHT,
         description="Weight of a further loss: the mean of the last hidden states predicts the masked tokens, whatever "
         "their places, rare ones first. 0: none.",
     )
@@ -220,11 +222,13 @@ class PretrainingConfig(Settings):
     replaced_token_weight: float = Field(
         50.0,
         gt=0,
+        le=MOST_WEIGHT,
         description="Weight of the replaced-token loss, with the objective `rtd`; the generator's loss has weight 1.",
     )
     span_boundary_weight: float = Field(
         1.0,
         ge=0,
+        le=MOST_WEIGHT,
         description="Weight of the span boundary loss, with the objective `mlm_sbo`; the masked-LM loss has weight 1.",
     )
     optimizer: Literal["adamw", "bert_adam", "lamb", "muon", "stable_adamw"] = Field(
@@ -364,35 +368,42 @@ class DistillationConfig(Settings):
     temperature: float = Field(
         2.0, gt=0, description="Temperature of the soft targets: both models' logits are divided by it."
     )
-    soft_target_weight: float = Field(5.0, ge=0, description="Weight of the loss against the teacher's predictions.")
-    masked_lm_weight: float = Field(2.0, ge=0, description="Weight of the masked-LM loss.")
+    soft_target_weight: float = Field(
+        5.0, ge=0, le=MOST_WEIGHT, description="Weight of the loss against the teacher's predictions."
+    )
+    masked_lm_weight: float = Field(2.0, ge=0, le=MOST_WEIGHT, description="Weight of the masked-LM loss.")
     hidden_state_weight: float = Field(
         1.0,
         ge=0,
+        le=MOST_WEIGHT,
         description="Weight of the cosine distance between the last hidden states of teacher and student, which must "
         "be equally wide.",
     )
     attention_score_weight: float = Field(
         0.0,
         ge=0,
+        le=MOST_WEIGHT,
         description="Weight of the squared error of the attention scores before the softmax, summed over the student's "
         "layers. The layers of the teacher are evenly spaced, and both have the same number of heads.",
     )
     layer_state_weight: float = Field(
         0.0,
         ge=0,
+        le=MOST_WEIGHT,
         description="Weight of the squared error of the embeddings and the hidden states of the same layers, after one "
         "projection to the width of the teacher.",
     )
     feature_map_weight: float = Field(
         0.0,
         ge=0,
+        le=MOST_WEIGHT,
         description="Weight of the squared error of the outputs of each layer, mean over layers and real tokens. Both "
         "models have the same number of layers and the same width between them.",
     )
     attention_map_weight: float = Field(
         0.0,
         ge=0,
+        le=MOST_WEIGHT,
         description="Weight of the divergence of the attention probabilities of each layer from the teacher's, mean "
         "over layers, heads and real tokens. Both models have the same number of layers and of heads.",
     )

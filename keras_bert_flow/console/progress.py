@@ -171,8 +171,8 @@ class TimeLeft:
 def describe_line(line: Mapping[str, Any], seconds_left: float | None = None) -> str:
     """Format the main figures of a log line: `loss 6.913, tokens per second 9,872, 0:12:30 left`."""
     figures = [
-        f"{words} {value:,}" if isinstance(value, int) else f"{words} {value:.3f}"
-        for name, value in line.items()
+        f"{words} {line[name]:,}" if isinstance(line[name], int) else f"{words} {line[name]:.3f}"
+        for name in _order(line)
         if (words := _find_words(name, line))
     ]
     left = [] if seconds_left is None else [f"{timedelta(seconds=round(seconds_left))} left"]
@@ -182,6 +182,16 @@ def describe_line(line: Mapping[str, Any], seconds_left: float | None = None) ->
 def _describe_place(line: Mapping[str, Any]) -> str:
     """Return which run of several a line is of; empty if there is only one."""
     return f"run {line['run_number']:,} of {line['run_count']:,}" if "run_number" in line else ""
+
+
+def _order(line: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the names of figures, the accuracy of each part after its loss, by which the part is named."""
+    for name in line:
+        part, _, kind = name.rpartition("_")
+        if kind != "accuracy" or f"{part}_loss" not in line:
+            yield name
+        if kind == "loss" and f"{part}_accuracy" in line:
+            yield f"{part}_accuracy"
 
 
 def _find_words(name: str, line: Mapping[str, Any]) -> str | None:

@@ -173,6 +173,15 @@ def test_unknown_key_is_refused_with_the_valid_names(text, wrong, valid, tmp_pat
     assert f"{wrong} is no known setting" in message_of(load_config, None, [f"{key}={value}"])
 
 
+def test_wrong_setting_is_blamed_on_where_it_is_set(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("seed: 1\npretraining: {batch_size: 0}\n")
+    message = message_of(load_config, path, ["records.shard=3"])
+    assert message.startswith("--set: `records.shard` is no known setting.") and "Did you mean `shards`?" in message
+    assert f"; {path}: `pretraining.batch_size`: " in message
+    assert message_of(load_config, path, ["pretraining.batch_size=-1"]).startswith("--set: `pretraining.batch_size`")
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [

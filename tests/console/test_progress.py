@@ -41,6 +41,11 @@ def test_every_part_is_called_by_what_is_learnt():
         assert describe_line(line) == f"masked LM 2.000, {words} 0.500, accuracy 0.750"
     line = find_objective("rtd").name_parts({"rtd_loss": 0.5, "rtd_accuracy": 0.75, "words_loss": 3.0})
     assert describe_line(line) == "replaced token 0.500, accuracy 0.750, bag of words 3.000"
+    # As logged: the metrics of Keras come before the losses.
+    line = find_objective("rtd").name_parts(
+        {"mlm_accuracy": 0.25, "rtd_accuracy": 0.75, "mlm_loss": 4, "rtd_loss": 0.5}
+    )
+    assert describe_line(line) == "masked LM 4, accuracy 0.250, replaced token 0.500, accuracy 0.750"
 
 
 def test_what_is_held_out_is_told_of_every_part():
