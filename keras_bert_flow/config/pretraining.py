@@ -280,6 +280,11 @@ class PretrainingConfig(Settings):
         True,
         description="Also keep the checkpoint with the lowest held-out masked-LM loss until the run is published.",
     )
+    save_at_words: tuple[int, ...] = Field(
+        (),
+        description="Numbers of words read, at the step after which the model is also saved, in `words/NUMBER/`. Words "
+        "are counted again in every epoch; their mean number per sequence is that of a sample.",
+    )
     publish: Literal["last", "best"] = Field(
         "last", description="Model to publish: that of the last step, or of `keep_best`."
     )
@@ -300,6 +305,11 @@ class PretrainingConfig(Settings):
                 "`masked_fraction` needs dynamic masking. Received: "
                 f"masked_fraction={self.masked_fraction}, masking=static. Set masking to dynamic, or the share of "
                 "static masks in records.masked_fraction."
+            )
+        if [*self.save_at_words] != sorted({number for number in self.save_at_words if number > 0}):
+            raise ValueError(
+                "`save_at_words` must be numbers above 0 in ascending order. Received: "
+                f"{[*self.save_at_words]}. Try [1000000, 10000000]."
             )
         if self.masked_fraction_end is not None and (self.masked_fraction is None or self.minutes is not None):
             raise ValueError(

@@ -53,6 +53,7 @@ def run(model, records, folder, intervals, evaluate=lambda follow: {}, report=la
         (Intervals(10, 4, 3, 5), [3, 4, 5, 6, 8, 9, 10]),
         (Intervals(6, 100, 100, 100), [6]),
         (Intervals(6, 2, 6, 4), [2, 4, 6]),
+        (Intervals(10, 4, 4, 4, frozenset({1, 8, 9, 12})), [1, 4, 8, 9, 10]),
     ],
 )
 def test_ends_of_intervals_are_all_met_in_order(intervals, steps):
@@ -62,7 +63,15 @@ def test_ends_of_intervals_are_all_met_in_order(intervals, steps):
     assert found[1:] == steps
 
 
-@pytest.mark.parametrize("intervals", [Intervals(60, 4, 6, 10), Intervals(50, 7, 7, 14), Intervals(9, 20, 20, 20)])
+@pytest.mark.parametrize(
+    "intervals",
+    [
+        Intervals(60, 4, 6, 10),
+        Intervals(50, 7, 7, 14),
+        Intervals(9, 20, 20, 20),
+        Intervals(9, 4, 4, 8, frozenset({1, 4, 9, 12})),
+    ],
+)
 def test_ends_of_intervals_are_counted_as_they_come(intervals):
     met, found = [0], 0
     while met[-1] < intervals.total_steps:

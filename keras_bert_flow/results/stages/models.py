@@ -15,6 +15,7 @@ PRETRAINING = Stage(
     revision=1,
     options={"records": "--records", "initial_model": "--initial-model"},
 )
+AT_WORDS = "words"  # folder of the models that are saved on the way, each in one of its number of words
 INITIAL = "initial"  # folder of the model before the first step, where its token embeddings are not random
 # Settings of pre-training that change what is logged and kept, but not the resulting weights and scores.
 MONITORING = (
@@ -31,6 +32,7 @@ ABSENT_WHEN_OFF = {
     "scan_layers": False,
     "span_boundary_weight": 1.0,
     "masked_fraction_end": None,
+    "save_at_words": (),
     "attention_score_weight": 0.0,
     "layer_state_weight": 0.0,
     "feature_map_weight": 0.0,

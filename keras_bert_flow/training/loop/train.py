@@ -61,16 +61,21 @@ class StepSize:
 
 @dataclass(frozen=True)
 class Intervals:
-    """Intervals of logging, evaluation and checkpoints, in steps; each also happens at the last step."""
+    """Intervals of logging, evaluation and checkpoints, in steps; each also happens at the last step.
+
+    `save_steps`: further steps at which one ends.
+    """
 
     total_steps: int
     log_every_steps: int
     evaluate_every_steps: int
     checkpoint_every_steps: int
+    save_steps: frozenset[int] = frozenset()
 
     def next_after(self, step: int) -> int:
         lengths = (self.log_every_steps, self.evaluate_every_steps, self.checkpoint_every_steps)
-        return min(self.total_steps, *((step // length + 1) * length for length in lengths))
+        further = (other for other in self.save_steps if other > step)
+        return min(self.total_steps, *((step // length + 1) * length for length in lengths), *further)
 
     def count(self, step: int) -> int:
         """Count the ends of intervals up to a step in constant time, by inclusion-exclusion over their multiples."""
@@ -79,7 +84,8 @@ class Intervals:
         inner = 0
         for size, sign in ((1, 1), (2, -1), (3, 1)):
             inner += sign * sum(last // math.lcm(*chosen) for chosen in itertools.combinations(lengths, size))
-        return inner + (step >= self.total_steps)
+        further = sum(other <= last and all(other % length for length in lengths) for other in self.save_steps)
+        return inner + further + (step >= self.total_steps)
 
     def is_due(self, step: int, every_steps: int) -> bool:
         return step % every_steps == 0 or step == self.total_steps
@@ -99,6 +105,7 @@ def train(
     on_begin: Callable[[], None] = lambda: None,
     cluster: Cluster = SINGLE,
     limit: TimeLimit | None = None,
+    save: Callable[[int], None] = lambda step: None,
 ) -> float:
     """Train a compiled model from the newest checkpoint to the last step, or until a callback ends the run.
 
@@ -116,6 +123,7 @@ def train(
         on_begin: called once log.jsonl has no lines of steps that will be repeated.
         cluster: the devices and processes of the run.
         limit: ends the run in time, with fewer steps.
+        save: called with each of the `save_steps`, before the checkpoint there, if one is due.
     Returns:
         Seconds of training and evaluation, including those before a restart.
     Raises:
@@ -188,6 +196,8 @@ def train(
                 callback.on_epoch_end(epoch, dict(line))
             has_ended = model.stop_training or interval.has_ended
             epoch, interval = epoch + 1, Interval(interval.step, interval.step)
+            if interval.start in intervals.save_steps:
+                save(interval.start)
             is_last = has_ended or interval.start == intervals.total_steps
             progress = {"elapsed_seconds": elapsed_seconds, "has_ended": has_ended}
             progress |= {"last_step": intervals.total_steps} if limit is not None else {}

@@ -2,6 +2,8 @@
 
 import json
 import logging
+import math
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +29,7 @@ from keras_bert_flow.records.tfrecord import check_positions
 from keras_bert_flow.results.manifest import Manifest, is_measurement
 from keras_bert_flow.results.publishing import Contents, Work
 from keras_bert_flow.results.stages.keys import Stage
-from keras_bert_flow.results.stages.models import INITIAL, PRETRAINING, pretraining_inputs, pretraining_key
+from keras_bert_flow.results.stages.models import AT_WORDS, INITIAL, PRETRAINING, pretraining_inputs, pretraining_key
 from keras_bert_flow.stores.fetching import fetch
 from keras_bert_flow.text.masking import count_masks
 from keras_bert_flow.text.objectives.objective import Objective, find_objective
@@ -295,6 +297,15 @@ def train_on_records(
     limit = None
     if settings.minutes is not None:
         limit = TimeLimit(stage_seconds(settings.minutes), settings.total_steps, model.optimizer.paced)
+    at_words = find_steps(settings, training)
+
+    def save(step: int) -> None:
+        if cluster.is_first:
+            folder = work.folder / AT_WORDS / str(at_words[step])
+            shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed after it
+            folder.parent.mkdir(exist_ok=True)
+            save_model(model, data, folder)
+
     step_size = StepSize(
         settings.batch_size * training.sequence_length,
         settings.accumulate_batches,
@@ -321,6 +332,7 @@ def train_on_records(
             settings.log_every_steps,
             settings.evaluate_every_steps,
             settings.checkpoint_every_steps,
+            frozenset(at_words),
         ),
         work.log_folder,
         checkpoints,
@@ -332,6 +344,7 @@ def train_on_records(
         on_begin=on_begin,
         cluster=cluster,
         limit=limit,
+        save=save,
     )
     # Only the first process has the whole log.
     last = (read_log(work.log_folder) or [{"step": settings.total_steps}])[-1]
@@ -360,6 +373,18 @@ def train_on_records(
         }
         | ({"devices": cluster.devices} if cluster.devices > 1 else {})
     )
+
+
+def find_steps(settings: PretrainingConfig, training: PretrainingRecords) -> dict[int, int]:
+    """Return the steps at which a model is saved on the way: step → its number of words, the last of several."""
+    if not settings.save_at_words:
+        return {}
+    words = settings.batch_size * training.mean_words  # of a step
+    steps = {max(1, math.ceil(number / words)): number for number in settings.save_at_words}
+    if late := [number for step, number in steps.items() if step > settings.total_steps]:
+        read = words * settings.total_steps
+        _logger.warning("`save_at_words`: the last step is after %s words, before %s.", f"{read:,.0f}", late)
+    return steps
 
 
 def find_earlier(checkpoints: Checkpoints, settings: PretrainingConfig, steps: int) -> dict[str, Any]:
