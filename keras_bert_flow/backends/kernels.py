@@ -28,7 +28,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Pattern(Protocol):
-    """Which keys of its text a query may attend to; see `layers.shape`."""
+    """Which keys of its text a query may attend to; see `layers.patterns`."""
 
     is_full: bool
     counts_from_text: bool

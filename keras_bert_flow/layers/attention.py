@@ -17,14 +17,13 @@ from keras_bert_flow.backends.unpadding import map_rows
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer, rematerialise, truncated_normal
 from keras_bert_flow.layers.masks import attention_bias, is_unpadded
-from keras_bert_flow.layers.shape import (
+from keras_bert_flow.layers.patterns import (
     FULL,
     LEARNED,
     PATTERNS,
     POSITIONS,
     Alibi,
     Disentangled,
-    EncoderShape,
     Full,
     Learned,
     Rotary,
@@ -32,6 +31,7 @@ from keras_bert_flow.layers.shape import (
     describe_kind,
     make_kind,
 )
+from keras_bert_flow.layers.shape import EncoderShape
 
 # Fused query-key-value projection, with separate LoRA matrices for each of the three.
 
@@ -320,8 +320,8 @@ class MultiHeadSelfAttention(ShapedLayer):
     Query, key and value are one fused projection; see `QueryKeyValue`.
 
     Args:
-        pattern: which keys of its text a query may attend to: one of `layers.shape`, or its serialised form.
-        positions: how attention depends on positions: one of `layers.shape`, or its serialised form.
+        pattern: which keys of its text a query may attend to: one of `layers.patterns`, or its serialised form.
+        positions: how attention depends on positions: one of `layers.patterns`, or its serialised form.
     Call arguments:
         inputs: float, (batch, length, hidden), or tokens without padding, (tokens, hidden); see `UnpadInputs`.
         padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding; masks

@@ -12,17 +12,8 @@ from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention, keeping_scores
 from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, lora_uniform, rematerialise
 from keras_bert_flow.layers.masks import MASKED_SCORE
-from keras_bert_flow.layers.shape import (
-    FULL,
-    LEARNED,
-    PATTERNS,
-    POSITIONS,
-    EncoderShape,
-    Full,
-    Learned,
-    describe_kind,
-    make_kind,
-)
+from keras_bert_flow.layers.patterns import FULL, LEARNED, PATTERNS, POSITIONS, Full, Learned, describe_kind, make_kind
+from keras_bert_flow.layers.shape import EncoderShape
 
 # Encode several texts per row: merge them into the batch axis, and split the outputs again.
 

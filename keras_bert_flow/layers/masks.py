@@ -13,7 +13,7 @@ from keras import ops
 from keras_bert_flow.backends.products import minimum_by_group
 from keras_bert_flow.backends.unpadding import is_unpaddable, pad_inputs, unpad_inputs
 from keras_bert_flow.backends.values import Shape, Tensor, has_packed_rows
-from keras_bert_flow.layers.shape import FULL, PATTERNS, Full, describe_kind, make_kind
+from keras_bert_flow.layers.patterns import FULL, PATTERNS, Full, describe_kind, make_kind
 
 # Far below any score, yet finite: in a row without real keys it absorbs the scores, and the softmax is uniform instead
 # of NaN. google-research/bert adds -10000, which gives the same result wherever there is a real key.
@@ -80,7 +80,7 @@ class AttentionBias(keras.layers.Layer):
     """`attention_bias` as a layer, computed once for all blocks of an encoder that share a pattern.
 
     Args:
-        pattern: a pattern of `layers.shape`, or its serialised form.
+        pattern: a pattern of `layers.patterns`, or its serialised form.
     Call arguments:
         padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding.
     Returns:

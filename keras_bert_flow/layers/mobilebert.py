@@ -15,7 +15,8 @@ from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation
 from keras_bert_flow.layers.embeddings import PositionedEmbeddings
 from keras_bert_flow.layers.encoder import Block
-from keras_bert_flow.layers.shape import FULL, LEARNED, EncoderShape, Full, Learned
+from keras_bert_flow.layers.patterns import FULL, LEARNED, Full, Learned
+from keras_bert_flow.layers.shape import EncoderShape
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

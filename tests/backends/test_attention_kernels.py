@@ -11,7 +11,8 @@ from keras_bert_flow.backends import kernels
 from keras_bert_flow.backends.fused import dropped_steps
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.masks import attention_bias
-from keras_bert_flow.layers.shape import FULL, Blocks, Causal, EncoderShape, Permutation, Window
+from keras_bert_flow.layers.patterns import FULL, Blocks, Causal, Permutation, Window
+from keras_bert_flow.layers.shape import EncoderShape
 
 BACKEND = keras.backend.backend()
 pytestmark = pytest.mark.skipif(BACKEND == "tensorflow", reason="TensorFlow has the dense kernel alone")

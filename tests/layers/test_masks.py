@@ -9,7 +9,7 @@ import pytest
 
 from keras_bert_flow.backends.values import assume_packed_rows
 from keras_bert_flow.layers.masks import AttentionBias, attention_bias, text_positions
-from keras_bert_flow.layers.shape import (
+from keras_bert_flow.layers.patterns import (
     FULL,
     LEARNED,
     PATTERNS,

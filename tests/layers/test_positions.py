@@ -14,7 +14,8 @@ from keras_bert_flow.layers.attention import (
     rotate,
     shift_distances,
 )
-from keras_bert_flow.layers.shape import Alibi, Disentangled, EncoderShape, Rotary, TransformerXL
+from keras_bert_flow.layers.patterns import Alibi, Disentangled, Rotary, TransformerXL
+from keras_bert_flow.layers.shape import EncoderShape
 
 transformers = pytest.importorskip("transformers")
 torch = pytest.importorskip("torch")

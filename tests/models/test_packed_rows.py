@@ -9,7 +9,8 @@ import pytest
 import keras_bert_flow as kbf
 from keras_bert_flow.backends import recorded
 from keras_bert_flow.layers import shape as shape_module
-from keras_bert_flow.layers.shape import FULL, LEARNED, Alibi, Blocks, Causal, EncoderShape, Rotary, Window
+from keras_bert_flow.layers.patterns import FULL, LEARNED, Alibi, Blocks, Causal, Rotary, Window
+from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.backbone import Backbone
 from keras_bert_flow.models.families.family import FAMILIES
 from tests.oracles.numpy_bert import randomise_weights
