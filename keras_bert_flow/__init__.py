@@ -86,14 +86,16 @@ def __dir__() -> list[str]:
 _REGISTERED = {
     "distribution.tensorflow_cluster": ("ReplicatedLoss",),
     "layers.attention": ("QueryKeyValue", "QueryKeyAndValue", "MultiHeadSelfAttention"),
-    "layers.dense": ("Dropout", "OutputDense", "TokenEmbedding", "Dense"),
+    "layers.dense": ("Dropout", "OutputDense", "TokenEmbedding", "Dense", "RmsNorm"),
     "layers.embeddings": ("BertEmbeddings",),
     "layers.encoder": ("MergeTexts", "ChoiceScores", "SplitTexts", "EncoderBlock", "ScoredBlock"),
     "layers.mobilebert": ("NoNorm", "TrigramEmbeddings", "FeedForward", "BottleneckBlock"),
+    "layers.prenorm": ("PreNormBlock",),
     "layers.masks": ("AttentionBias", "UnpadInputs", "PadInputs"),
     "layers.heads": (
         "Pooler",
         "MaskedTokenTransform",
+        "PredictionHead",
         "OutputBias",
         "SpanScores",
         "TokenPooling",

@@ -35,6 +35,7 @@ CLASSES = {  # family → prefix of its classes in `transformers`
     "distilbert": "DistilBert",
     "electra": "Electra",
     "mobilebert": "MobileBert",
+    "modernbert": "ModernBert",
     "roberta": "Roberta",
 }
 STILL = {"dropout_rate": 0.0, "attention_dropout_rate": 0.0}

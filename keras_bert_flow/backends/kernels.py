@@ -310,7 +310,7 @@ def add_and_norm(
     Args:
         dropout: the last two arguments of `drop_values`; None for none.
     """
-    if not is_for_gpu(update):
+    if not is_for_gpu(update) or layer_norm.beta is None:
         total, normalise = (
             residual + (update if dropout is None else drop_values(update, *dropout)),
             call_of(layer_norm),
@@ -329,7 +329,7 @@ def _normalise_in_torch(inputs: Tensor, layer_norm: keras.layers.LayerNormalizat
     """Return the layer norm of (..., units) as `call` does, which looks at types and shapes for as long."""
     import torch
 
-    scales = value_of(layer_norm.gamma), value_of(layer_norm.beta)
+    scales = [None if scale is None else value_of(scale) for scale in (layer_norm.gamma, layer_norm.beta)]
     found: Any = torch.nn.functional.layer_norm(inputs, inputs.shape[-1:], *scales, layer_norm.epsilon)
     return found
 

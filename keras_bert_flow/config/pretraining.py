@@ -38,8 +38,8 @@ class ModelConfig(Settings):
     max_positions: int = Field(
         512, ge=8, le=MOST_POSITIONS, description="Maximum sequence length of the model, in tokens."
     )
-    hidden_act: Literal["gelu", "gelu_tanh", "relu"] = Field(
-        "gelu", description="Exact GELU (erf), its tanh approximation, or ReLU, which MobileBERT has."
+    hidden_act: Literal["gelu", "gelu_tanh", "relu", "silu"] = Field(
+        "gelu", description="Exact GELU (erf), its tanh approximation, ReLU, which MobileBERT has, or SiLU."
     )
     dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout rate after embeddings and sublayers.")
     attention_dropout_rate: float = Field(0.1, ge=0, lt=1, description="Dropout rate of the attention probabilities.")

@@ -4,8 +4,9 @@ Source of the layout: peft 0.21, tuners/lora/config.py and utils/save_and_load.p
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +32,7 @@ from keras_bert_flow.models.saved_as import (
     MASKED_LM_EXTENSION,
     MASKED_LM_HEAD,
     MASKED_LM_TABLE,
+    MASKED_LM_TRANSFORM,
     OUTPUT_BIASES,
 )
 from keras_bert_flow.results.publishing import verify
@@ -144,7 +146,7 @@ def list_head_tensors(table: FamilyTable) -> set[str]:
         layers.add(table.name_pooler(architecture))
         for head in HEADS:
             layers |= {*table.name_heads(head, architecture).values()}
-    return {f"{layer}.{part}" for layer in layers for part in ("weight", "bias")}
+    return {f"{layer}.{part}" for layer in layers - {""} for part in ("weight", "bias")}
 
 
 def check_leftovers(shape: EncoderShape, table: FamilyTable, tensors: TensorMapping) -> None:
@@ -173,6 +175,8 @@ def check_leftovers(shape: EncoderShape, table: FamilyTable, tensors: TensorMapp
         {name for architecture in ("", *table.heads) for name in table.name_heads(layers, architecture).values()}
         for layers in ({layer: layer for layer in OUTPUT_BIASES}, MASKED_LM_TABLE | MASKED_LM_EXTENSION)
     )
+    transform = zip(MASKED_LM_TRANSFORM, (shape.head_bias, shape.norm_bias), strict=True)
+    without_bias |= {*table.name_heads({layer: layer for layer, has_bias in transform if not has_bias}, "").values()}
     for name in heads & tensors.keys():
         layer, _, part = name.rpartition(".")
         other = f"{layer}.{'bias' if part == 'weight' else 'weight'}"
@@ -206,6 +210,8 @@ TASK_TYPES = {  # architecture → peft's task type
     "ForQuestionAnswering": "QUESTION_ANS",
     "Model": "FEATURE_EXTRACTION",
 }
+# Fields of the rank and of alpha → those of modules by name that have others.
+PATTERNS = {"rank_pattern": "r", "alpha_pattern": "lora_alpha"}
 # Fields that change the meaning of the matrices → the values accepted here.
 _PLAIN: dict[str, tuple[Any, ...]] = {
     "peft_type": ("LORA",),
@@ -214,8 +220,6 @@ _PLAIN: dict[str, tuple[Any, ...]] = {
     "use_rslora": (False, None),
     "fan_in_fan_out": (False, None),
     "lora_bias": (False, None),
-    "rank_pattern": ({}, None),
-    "alpha_pattern": ({}, None),
     # The others, such as pissa and olora, also change the weights of the base when peft loads the adapter.
     "init_lora_weights": (True, False, None, "gaussian", "orthogonal"),
 }
@@ -229,6 +233,7 @@ _FREE = {
     "inference_mode",
     "r",
     "lora_alpha",
+    *PATTERNS,
     "lora_dropout",
     "target_modules",
     "exclude_modules",
@@ -296,7 +301,7 @@ def describe_adapter(
     architecture: str,
     rank: int,
     alpha: float,
-    tensors: Iterable[str],
+    tensors: Mapping[str, np.ndarray],
 ) -> dict[str, Any]:
     """Return the content of `adapter_config.json`.
 
@@ -304,8 +309,13 @@ def describe_adapter(
         base: the result of `name_base`.
         table: the table of the model's family.
         architecture: as in `SavedAs`.
-        tensors: names of the adapter's tensors: its matrices, and weights that replace the base model's.
+        tensors: the adapter's tensors: its matrices, and weights that replace the base model's.
     """
+    stacked = {  # matrices of several parts of a layer, each of its own rank
+        name.removesuffix(FIRST).removeprefix(PREFIX + table.prefix): len(matrix) // rank
+        for name, matrix in tensors.items()
+        if name.endswith(FIRST) and len(matrix) != rank
+    }
     names = [name.removeprefix(PREFIX).removeprefix(table.prefix) for name in tensors]
     whole = {name.partition(".")[0] for name in names if not name.endswith((FIRST, SECOND))}
     return {
@@ -315,6 +325,8 @@ def describe_adapter(
         "inference_mode": True,
         "r": rank,
         "lora_alpha": alpha,
+        **({"rank_pattern": {name: rank * parts for name, parts in stacked.items()}} if stacked else {}),
+        **({"alpha_pattern": {name: alpha * parts for name, parts in stacked.items()}} if stacked else {}),
         "lora_dropout": 0.0,
         "bias": "none",
         "fan_in_fan_out": False,
@@ -329,7 +341,7 @@ class AdaptedTensors(TensorMapping):
     Args:
         base: tensors of the base model, by names without a prefix.
         adapter: tensors of the adapter, by the same names.
-        scale: factor of the product of the adapter's matrices.
+        find_scale: from the name of a module, the factor of the product of its matrices.
     Attributes:
         merged: names of the weights to which a product of matrices is added.
         whole: names of the tensors that the adapter replaces or adds.
@@ -337,8 +349,8 @@ class AdaptedTensors(TensorMapping):
         ValueError: a matrix lacks its counterpart, belongs to no tensor of the model, or has the wrong shape.
     """
 
-    def __init__(self, base: StoredTensors, adapter: StoredTensors, scale: float):
-        self._base, self._adapter, self._scale = base, adapter, scale
+    def __init__(self, base: StoredTensors, adapter: StoredTensors, find_scale: Callable[[str], float]):
+        self._base, self._adapter, self._find_scale = base, adapter, find_scale
         modules = {name.partition(".lora_")[0] for name in adapter if ".lora_" in name}
         whole = {name: shape for name, shape in adapter.shapes.items() if ".lora_" not in name}
         self.shapes, self.path = base.shapes | whole, adapter.path
@@ -368,7 +380,9 @@ class AdaptedTensors(TensorMapping):
         if name not in self._adapted:
             return self._base[name]
         first, second = (self._adapter[matrix].astype(np.float32) for matrix in self._adapted[name])
-        return self._base[name].astype(np.float32) + np.float32(self._scale) * (second @ first)
+        return self._base[name].astype(np.float32) + np.float32(self._find_scale(name.removesuffix(".weight"))) * (
+            second @ first
+        )
 
     def check_finite(self) -> None:
         """Raise ValueError if a tensor of the base or of the adapter holds NaN or infinity."""
@@ -428,13 +442,30 @@ def read_adapter_config(folder: Path) -> dict[str, Any]:
                 "Merge the adapter with peft, and load the whole model."
             )
     rank, alpha = config.get("r"), config.get("lora_alpha")
-    are_numbers = all(isinstance(value, int | float) and 0 < value < 1 << 31 for value in (rank, alpha))
-    if not are_numbers:
+    numbers = [rank, alpha]
+    for field in PATTERNS:  # peft matches regular expressions
+        pattern = config.get(field) or {}
+        if not isinstance(pattern, dict) or not all(re.fullmatch(r"[\w.]+", name) for name in pattern):
+            raise ValueError(
+                f"{path}: `{field}` must be numbers by names of modules. Received: {abridge(repr(pattern))}. "
+                "Merge the adapter with peft, and load the whole model."
+            )
+        numbers += pattern.values()
+    if not all(isinstance(value, int | float) and 0 < value < 1 << 31 for value in numbers):
         raise ValueError(
             f"{path}: must have `r` and `lora_alpha` above 0. Received: {abridge(repr([rank, alpha]))}. "
             "Save the adapter again."
         )
     return config
+
+
+def find_scale(config: Mapping[str, Any], prefix: str, module: str) -> float:
+    """Return alpha / rank of a module, given without the prefix, from `adapter_config.json`."""
+    found = {}
+    for pattern, field in PATTERNS.items():
+        own = (config.get(pattern) or {}).items()
+        found[field] = next((value for name, value in own if f".{prefix}{module}".endswith(f".{name}")), config[field])
+    return found["lora_alpha"] / found["r"]
 
 
 def open_adapted(folder: Path, base: StoredTensors, table: FamilyTable, settings: Mapping[str, Any]) -> AdaptedTensors:
@@ -456,7 +487,7 @@ def open_adapted(folder: Path, base: StoredTensors, table: FamilyTable, settings
     check_dtypes(adapter, table)
     if own_kernel := name_own_kernel(settings, table):
         adapter = adapter.squeeze(own_kernel)
-    adapted = AdaptedTensors(base, adapter, config["lora_alpha"] / config["r"])
+    adapted = AdaptedTensors(base, adapter, partial(find_scale, config, table.prefix))
     if unread := [name for name in list_unread(table, adapter) if name in adapted.whole]:
         raise ValueError(
             f"{file}: an adapter must have tensors of the encoder or of a head. Received: {name_some(unread)}, which "

@@ -110,7 +110,7 @@ def _require_head(checkpoint: Checkpoint, name: str) -> None:
 
 
 def set_positions(checkpoint: Checkpoint, positions: int) -> Checkpoint:
-    """Return the model with another number of positions: its position embeddings are repeated or truncated.
+    """Return the model with another number of positions: its position embeddings, if any, are repeated or truncated.
 
     Later positions of longer texts then reuse position embeddings that the model knows; further training adapts them.
 
@@ -124,10 +124,11 @@ def set_positions(checkpoint: Checkpoint, positions: int) -> Checkpoint:
         raise ValueError(f"A model must have at least 8 positions. Received: {positions}. Ask for more.")
     shape, table = read_shape(dict(checkpoint.config), CONFIG), find_table_of(checkpoint.config, CONFIG)
     offset, before = shape.position_offset, shape.max_positions
-    rows = np.concatenate([np.arange(offset), offset + np.arange(positions) % before])
-    name = f"{table.embeddings['embeddings/position_embedding'].name}.weight"
-    width = checkpoint.tensors.shapes[name][1]
-    tensors = _operate(checkpoint.tensors, {name: lambda value: value[rows]}, {name: (len(rows), width)})
+    tensors = checkpoint.tensors
+    if shape.num_position_rows:
+        rows = np.concatenate([np.arange(offset), offset + np.arange(positions) % before])
+        name = f"{table.embeddings['embeddings/position_embedding'].name}.weight"
+        tensors = _operate(tensors, {name: lambda value: value[rows]}, {name: (len(rows), tensors.shapes[name][1])})
     tokenizer = dict(checkpoint.tokenizer)
     if SETTINGS in tokenizer:
         tokenizer[SETTINGS] = json.dumps(
@@ -146,7 +147,8 @@ def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
     """Return the model with only the given layers, numbered from 0, in the order given.
 
     Raises:
-        ValueError: a layer does not exist or is named twice, or layers share their weights.
+        ValueError: a layer does not exist or is named twice, layers share their weights, or in its new place a layer
+            would have another attention pattern, other positions or other norms.
     Source: Fan et al. 2020 (LayerDrop), section 3, arXiv:1909.11556.
     """
     shape, table = read_shape(dict(checkpoint.config), CONFIG), find_table_of(checkpoint.config, CONFIG)
@@ -156,6 +158,18 @@ def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
         raise ValueError(
             f"Layers must be among 0 to {shape.num_layers - 1}, each once. Received: {', '.join(map(str, layers))}."
         )
+    config = _set(checkpoint.config, table, num_layers=len(layers))
+    fewer = read_shape(config, CONFIG)
+    for place, layer in enumerate(layers):
+        kinds, others = (
+            (of.find_pattern(number), of.find_positions(number), bool(table.not_in_lowest) and number == 0)
+            for of, number in ((fewer, place), (shape, layer))
+        )
+        if kinds != others:
+            raise ValueError(
+                "Layers must keep their attention and their norms, which depend on the place of a layer. Received: "
+                f"{', '.join(map(str, layers))}, where layer {layer} would become layer {place}. Choose others."
+            )
     number = re.compile(re.escape(table.block_name).replace(r"\{\}", r"(\d+)"))
     sources = {}
     for name in checkpoint.tensors:
@@ -166,7 +180,7 @@ def keep_layers(checkpoint: Checkpoint, layers: Sequence[int]) -> Checkpoint:
         sources[new] = name
     return replace(
         checkpoint,
-        config=_set(checkpoint.config, table, num_layers=len(layers)),
+        config=config,
         tensors=Tensors.select(checkpoint.tensors, sources),
         remarks=(*checkpoint.remarks, f"layers {', '.join(map(str, layers))} of {shape.num_layers}"),
     )
@@ -285,8 +299,9 @@ def _operate(tensors: Tensors, changes: Mapping[str, Callable], sizes: Mapping[s
 
 
 def _set(config: Mapping[str, Any], table: FamilyTable, **values: int) -> dict[str, Any]:
-    """Return `config.json` with new values for some of our settings."""
-    return {**config, **{setting.theirs: values[setting.ours] for setting in table.settings if setting.ours in values}}
+    """Return `config.json` with new values for some of our settings, in all of its spellings."""
+    changes = {setting.theirs: values[setting.ours] for setting in table.settings if setting.ours in values}
+    return dict(table.complete_config({**table.normalise_config(config, CONFIG), **changes}))
 
 
 HUGGING_FACE = "huggingface"

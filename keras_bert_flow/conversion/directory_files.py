@@ -12,7 +12,7 @@ from keras_bert_flow.files.documents import Read, read_file
 from keras_bert_flow.files.documents import read_json as read_document
 from keras_bert_flow.layers.shape import EncoderShape
 from keras_bert_flow.models.families.family import find_family
-from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, CLS, TEXT_POOLINGS
+from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, TEXT_POOLINGS
 from keras_bert_flow.text.tokenizers.files import (
     encode_fast_tokenizer,
     list_tokenizer_files,
@@ -163,15 +163,17 @@ ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_python_tanh": "gelu_tanh",
     "relu": "relu",
+    "silu": "silu",
+    "swish": "silu",
 }
 # Our fields for a masked-LM head whose values differ from the encoder's; `transformers` ignores them.
 MLM_ACTIVATION, MLM_EPSILON = "mlm_hidden_act", "mlm_layer_norm_eps"
-POOLING_FIELD = "classifier_pooling"  # ModernBERT's name; left out for `cls`, the only pooling of BERT there
+POOLING_FIELD = "classifier_pooling"  # of ModernBERT; left out for `cls`, the only pooling of BERT there
 TIED_FIELD = "tie_word_embeddings"  # whether a masked-LM head shares the token embeddings; default: true
 QUANTIZATION = ("quantization_config", "compression_config")  # say how `transformers` decodes quantised weights
 MAX_NUMBER = 1 << 31  # upper limit of sizes; NaN and infinity are not below it
 MAX_LABELS = 1_000_000
-HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu"}
+HF_ACTIVATIONS = {"gelu": "gelu", "gelu_tanh": "gelu_new", "relu": "relu", "silu": "silu"}
 
 
 def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any]:
@@ -192,11 +194,15 @@ def make_hf_config(settings: dict[str, Any], architecture: str) -> dict[str, Any
         elif value != setting.default:  # a field that `transformers` lacks
             config[setting.theirs] = value
     config |= {table.activation: HF_ACTIVATIONS[settings["hidden_act"]]}
-    if settings.get("mlm_hidden_act") is not None:
+    if table.head_activation:
+        config[table.head_activation] = HF_ACTIVATIONS[settings.get("mlm_hidden_act") or settings["hidden_act"]]
+    elif settings.get("mlm_hidden_act") is not None:
         config[MLM_ACTIVATION] = HF_ACTIVATIONS[settings["mlm_hidden_act"]]
     if settings.get("mlm_layer_norm_epsilon") is not None:
         config[MLM_EPSILON] = settings["mlm_layer_norm_epsilon"]
-    return config | {name: value for name, value in table.written.items() if name not in config}
+    return dict(
+        table.complete_config(config | {name: value for name, value in table.written.items() if name not in config})
+    )
 
 
 def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
@@ -208,6 +214,7 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
         ValueError: an unknown family of encoders, a missing size, or a setting that our models do not compute.
     """
     table = find_table_of(config, source)
+    config = dict(table.normalise_config(config, source))
     for name, known in table.fixed.items():
         value = config.get(name, known[0])
         if value not in known:
@@ -231,7 +238,10 @@ def read_hf_config(config: dict[str, Any], source: str) -> dict[str, Any]:
         )
     hidden_act = _read_activation(config, table.activation, table.default_activation, source)
     settings |= {"family": table.family, "hidden_act": hidden_act}
-    if config.get(MLM_ACTIVATION) is not None:
+    if table.head_activation:
+        head_act = _read_activation(config, table.head_activation, table.default_activation, source)
+        settings |= {"mlm_hidden_act": head_act} if head_act != hidden_act else {}
+    elif config.get(MLM_ACTIVATION) is not None:
         settings["mlm_hidden_act"] = _read_activation(config, MLM_ACTIVATION, None, source)
     if config.get(MLM_EPSILON) is not None:
         settings["mlm_layer_norm_epsilon"] = _read_setting(config, Setting("", MLM_EPSILON, 0.0), source)
@@ -283,9 +293,10 @@ def name_own_kernel(config: Mapping[str, Any], table: FamilyTable) -> str | None
     Files hold it with one more axis, so that the classes of `transformers` refuse it: of the right shape, they would
     read it, make up a pooler and answer at random.
     """
-    if config.get(POOLING_FIELD) in (None, CLS):
+    if config.get(POOLING_FIELD) in (None, *table.poolings):
         return None
-    return f"{table.name_heads(CLASSIFIER_HEAD, 'ForSequenceClassification')['classifier']}.weight"
+    named = (config.get("architectures") or [""])[0].removeprefix(table.class_prefix)
+    return f"{table.name_heads(CLASSIFIER_HEAD, named or 'ForSequenceClassification')['classifier']}.weight"
 
 
 def read_labels(config: dict[str, Any], source: str) -> tuple[str, ...] | None:

@@ -47,6 +47,7 @@ from keras_bert_flow.conversion.weights import (
 from keras_bert_flow.files.documents import read_file
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.models.backbone import Backbone
+from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.pretraining.bag_of_words import BagOfWordsPretrainer
 from keras_bert_flow.models.saved_as import (
     BAG_OF_WORDS,
@@ -56,6 +57,7 @@ from keras_bert_flow.models.saved_as import (
     MASKED_LM_HEAD,
     MASKED_LM_TABLE,
     POOLING,
+    PREDICTION_HEAD,
     TASK_HEADS,
     TEXT_POOLING,
     SavedAs,
@@ -83,12 +85,16 @@ def has_head(saved: SavedAs, config: dict[str, Any], tensors: TensorMapping, tab
         return True
     theirs = {name.removeprefix(table.class_prefix) for name in config.get("architectures") or ()}
     others = [TASK_HEADS.find(kind).saved_as for kind in TASK_HEADS]
-    namesakes = {other.architecture for other in others if other.head == saved.head}
+    names = table.name_heads(saved.head, saved.architecture)
+    namesakes = {
+        other.architecture
+        for other in others
+        if {*table.name_heads(other.head, other.architecture).values()} == {*names.values()}
+    }
     if saved.architecture not in theirs and namesakes & theirs:
         return False
     if saved.problem_type is not None and config.get("problem_type") not in (None, saved.problem_type):
         return False
-    names = table.name_heads(saved.head, saved.architecture)
     kernels = [f"{names[layer]}.weight" for layer in saved.head]
     fewest, most = saved.outputs
     return all(fewest <= (*tensors.shapes.get(kernel, ()), 0)[0] <= most for kernel in kernels)
@@ -123,14 +129,15 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
     arguments = {name: value for name, value in overrides.items() if name in ("name", *saved.options)}
     use_pooler = saved.use_pooler
     if saved.head == CLASSIFIER_HEAD and set(TEXT_POOLING) <= set(saved.options):
-        # The pooling of the directory's head, or the requested one for a new head.
+        # The pooling of the directory's head, or the requested one for a new head; else that of `transformers`.
         stored, asked = config.get(POOLING_FIELD) or CLS, overrides.get("pooling")
         if not is_new and asked not in (None, stored):
             raise ValueError(
                 f"{folder / 'config.json'}: `pooling` must be that of the model's head. Received: pooling={asked!r}, "
                 f"{POOLING_FIELD}={stored!r}. Set finetuning.pooling={stored} to keep this head. {NEW_HEAD_ADVICE}"
             )
-        arguments["pooling"] = (asked or CLS) if is_new else stored
+        usual = stored if stored in table.poolings else CLS
+        arguments["pooling"] = (asked or usual) if is_new else stored
         use_pooler = arguments["pooling"] == CLS
         if arguments["pooling"] == BAG_OF_WORDS:
             check_words_head(directory)
@@ -152,6 +159,9 @@ def load_with_head(model_class: type, path, new_head: bool = False, **overrides)
         arguments = read_sentence_files(folder, directory.files.read) | arguments
     model = model_class(backbone, **arguments)
     new_layers = [*(saved.head if is_new else ()), *(() if finds_pooler else table.pooler)]
+    if is_new:  # the transform of a head is that of any other head in the directory, as in `transformers`
+        names = table.name_heads(PREDICTION_HEAD, saved.architecture)
+        new_layers += [layer for layer, name in names.items() if f"{name}.weight" not in tensors]
     import_tensors(model, backbone, model.saved_as, tensors, new_layers)
     return model, is_new
 
@@ -350,7 +360,9 @@ def load_backbone(path, kind: type[Backbone] = Backbone, **overrides) -> Backbon
     check_overrides(overrides)
     directory = read_directory(path)
     config, tensors, _ = directory.opened
-    use_pooler = has_pooler(directory.shape, find_table(config["model_type"]), kind.saved_as, tensors)
+    shape, family = directory.shape, config["model_type"]
+    use_pooler = has_pooler(shape, find_table(family), kind.saved_as, tensors)
+    use_pooler = use_pooler and (shape.has_dense_pooler or find_family(family).has_pooler)  # one without weights
     backbone = make_backbone(directory, kind, **overrides, use_pooler=use_pooler)
     import_tensors(backbone, backbone, kind.saved_as, tensors)
     return backbone

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
+from keras import ops
 
 from keras_bert_flow.backends.values import read_variable
 from keras_bert_flow.conversion.adapters import FIRST, PREFIX, SECOND, list_unread, name_some
@@ -35,7 +36,8 @@ def export_tensors(model, backbone: Backbone, saved: SavedAs) -> dict[str, np.nd
     for variable, value in read_merged(model):
         value = _check_finite(variable, value)
         parts = tensor_names(variable.path, names)
-        tensors |= export_variable(value, parts, backbone.num_heads, is_transposed(variable.path, parts, table))
+        order = table.find_parts(variable.path.rpartition("/")[0], backbone.shape)
+        tensors |= export_variable(value, parts, order, is_transposed(variable.path, parts, table))
     prefix = table.prefix if saved.head else ""
     for source, copy in table.list_copies(backbone.shape):
         for part in ("weight", "bias"):
@@ -71,11 +73,15 @@ def export_adapter(model, backbone: Backbone, saved: SavedAs) -> tuple[dict[str,
     tensors: dict[str, np.ndarray] = {}
     for layer in layers:
         names = split_fused(known[layer.path])
-        pairs = layer.lora_matrices if len(names) > 1 else {None: (layer.lora_kernel_a, layer.lora_kernel_b)}
-        for part, pair in pairs.items():
-            name = names[PARTS.index(part) if part else 0]
+        if len(names) > 1:
+            pairs = {names[PARTS.index(part)]: pair for part, pair in layer.lora_matrices.items()}
+        else:
+            order = table.find_parts(layer.path, backbone.shape)
+            spread = reorder(ops.convert_to_numpy(layer.lora_kernel_b), *order)
+            pairs = {names[0]: (layer.lora_kernel_a, spread)}
+        for name, pair in pairs.items():
             for end, matrix in zip((FIRST, SECOND), pair, strict=True):
-                tensors[name + end] = _check_finite(matrix, read_variable(matrix)).T
+                tensors[name + end] = _check_finite(layer, ops.convert_to_numpy(matrix)).T
     prefix = table.prefix if saved.head else ""
     for source, copy in table.list_copies(backbone.shape):
         for end in (FIRST, SECOND):
@@ -84,13 +90,14 @@ def export_adapter(model, backbone: Backbone, saved: SavedAs) -> tuple[dict[str,
     for variable in model.trainable_variables:
         if not is_lora(variable):
             names, value = tensor_names(variable.path, known), _check_finite(variable, read_variable(variable))
-            tensors |= export_variable(value, names, backbone.num_heads, is_transposed(variable.path, names, table))
+            order = table.find_parts(variable.path.rpartition("/")[0], backbone.shape)
+            tensors |= export_variable(value, names, order, is_transposed(variable.path, names, table))
     ((rank, alpha),) = kinds
     return {PREFIX + name: value for name, value in tensors.items()}, rank, alpha
 
 
 def _check_finite(variable, value: np.ndarray) -> np.ndarray:
-    """Return the value of a variable as float32; ValueError if it is NaN or infinite."""
+    """Return the value of a variable, or of one of a layer, as float32; ValueError if it is NaN or infinite."""
     value = value.astype("float32")
     if not np.isfinite(value).all():
         raise ValueError(f"Weights must be numbers. Received: {variable.path} with NaN or infinity. Do not save it.")
@@ -137,11 +144,9 @@ def import_tensors(
                     f"Received: {tensors.shapes[name]}. Do the two files belong together?"
                 )
         arrays = [tensors[name].astype(np.float32, copy=False) for name in names]
-        values = [array.T if is_turned else array for array in arrays]
-        if len(values) > 1:  # one variable for several tensors, each (..., heads, head_dim)
-            split = [value.reshape(*value.shape[:-1], backbone.num_heads, -1) for value in values]
-            values = [np.stack(split, axis=-2).reshape(*values[0].shape[:-1], -1)]
-        variable.assign(values[0])
+        value = np.concatenate([array.T if is_turned else array for array in arrays], axis=-1)
+        groups, parts = table.find_parts(variable.path.rpartition("/")[0], backbone.shape)
+        variable.assign(reorder(value, parts, groups))
 
 
 def has_pooler(shape: EncoderShape, table: FamilyTable, saved: SavedAs, tensors: TensorMapping) -> bool:
@@ -162,10 +167,11 @@ def list_missing(model, saved: SavedAs, tensors: TensorMapping) -> tuple[str, ..
     return tuple(missing)
 
 
-# Translate between our variables and Hugging Face's tensors: names, orientation, fused query-key-value.
+# Translate between our variables and Hugging Face's tensors: names, orientation, fused layers.
 #
-# A dense kernel is (inputs, outputs) here and (outputs, inputs) there. Query, key and value are three tensors there and
-# one here, with outputs ordered (heads, 3, head_dim).
+# A dense kernel is (inputs, outputs) here and (outputs, inputs) there. Query, key and value are one layer here, with
+# outputs ordered (heads, 3, head_dim), and so are the two halves of a gated feed-forward. There they are one after
+# another, (3, heads, head_dim), in one tensor or in one each.
 
 
 def tensor_names(path: str, names: Mapping[str, str]) -> list[str]:
@@ -184,12 +190,23 @@ def is_transposed(path: str, names: Sequence[str], table: FamilyTable) -> bool:
     return path.endswith("/kernel") and names[0].removesuffix(".weight") not in table.untransposed
 
 
-def export_variable(value: np.ndarray, names: Sequence[str], num_heads: int, is_turned: bool) -> dict[str, np.ndarray]:
-    """Convert one of our variables to Hugging Face tensors, which are its transpose if `is_turned`."""
-    arrays = [value]
-    if len(names) > 1:
-        parts = value.reshape(*value.shape[:-1], num_heads, len(names), -1)  # (..., heads, 3, head_dim)
-        arrays = [parts[..., index, :].reshape(*value.shape[:-1], -1) for index in range(len(names))]
+def reorder(value: np.ndarray, first: int, second: int) -> np.ndarray:
+    """Reorder the last axis from (first, second, width) to (second, first, width)."""
+    if 1 in (first, second):
+        return value
+    split = value.reshape(*value.shape[:-1], first, second, -1)
+    return split.swapaxes(-3, -2).reshape(value.shape)
+
+
+def export_variable(
+    value: np.ndarray, names: Sequence[str], order: tuple[int, int], is_turned: bool
+) -> dict[str, np.ndarray]:
+    """Convert one of our variables to Hugging Face tensors, which are its transpose if `is_turned`.
+
+    Args:
+        order: what `FamilyTable.find_parts` returns for its layer.
+    """
+    arrays = np.split(reorder(value, *order), len(names), axis=-1)
     return {name: array.T if is_turned else array for name, array in zip(names, arrays, strict=True)}
 
 

@@ -140,7 +140,9 @@ class QueryKeyAndValue(ShapedLayer):
 
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
-        self.query, self.key, self.value = (self.make_dense(self.shape.attention_dim, part) for part in PARTS)
+        self.query, self.key, self.value = (
+            self.make_dense(self.shape.attention_dim, part, use_bias=self.shape.attention_bias) for part in PARTS
+        )
 
     def build(self, inputs_shape: Shape, values_shape: Shape) -> None:
         for layer, shape in ((self.query, inputs_shape), (self.key, inputs_shape), (self.value, values_shape)):
@@ -355,10 +357,16 @@ class MultiHeadSelfAttention(ShapedLayer):
             self.query_key_value = QueryKeyAndValue(self.shape, dtype=self.dtype_policy, name="query_key_value")
         else:
             self.query_key_value = self.make_dense(
-                3 * self.shape.attention_dim, "query_key_value", kind=QueryKeyValue, num_heads=self.shape.num_heads
+                self.shape.query_key_value_dim,
+                "query_key_value",
+                kind=QueryKeyValue,
+                num_heads=self.shape.num_heads,
+                use_bias=self.shape.attention_bias,
             )
         self.dropout = Dropout(self.shape.attention_dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.output_dense = self.make_dense(self.shape.attention_dim, "output")
+        self.output_dense = self.make_dense(
+            self.shape.attention_dim, "output", is_output=True, use_bias=self.shape.attention_bias
+        )
         if isinstance(self.positions, TransformerXL):
             self.relative_dense = self.make_dense(self.shape.hidden_dim, "relative", use_bias=False)
 

@@ -13,9 +13,9 @@ from keras_bert_flow.backends.products import matmul, project
 from keras_bert_flow.backends.values import Shape, Tensor, outside_scopes
 from keras_bert_flow.layers.shape import EncoderShape, describe_shape, make_shape
 
-# The two GELU activations of BERT and ReLU, by name.
+# Activations by name, and the gate of a feed-forward.
 
-HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh", "relu")
+HIDDEN_ACTIVATIONS = ("gelu", "gelu_tanh", "relu", "silu")
 
 
 def get_activation(hidden_act: str, is_for_training: bool = False) -> Callable[[Tensor], Tensor]:
@@ -34,7 +34,7 @@ def get_activation(hidden_act: str, is_for_training: bool = False) -> Callable[[
             f"`hidden_act` must be one of {', '.join(HIDDEN_ACTIVATIONS)}. Received: hidden_act={hidden_act!r}. "
             "Try 'gelu'."
         )
-    function = {"gelu": _gelu_erf, "gelu_tanh": _gelu_tanh, "relu": keras.ops.relu}[hidden_act]
+    function = {"gelu": _gelu_erf, "gelu_tanh": _gelu_tanh, "relu": keras.ops.relu, "silu": _silu}[hidden_act]
     return _TRAINING_FORMS[function] if is_for_training else function
 
 
@@ -46,9 +46,28 @@ def _gelu_tanh(inputs: Tensor) -> Tensor:
     return keras.ops.gelu(inputs, approximate=True)
 
 
+def _silu(inputs: Tensor) -> Tensor:
+    return keras.ops.silu(inputs)
+
+
 _TRAINING_FORMS: dict[Callable, Callable] = {
-    function: fuse(keep_inputs(function)) for function in (_gelu_erf, _gelu_tanh)
+    function: fuse(keep_inputs(function)) for function in (_gelu_erf, _gelu_tanh, _silu)
 } | {keras.ops.relu: keras.ops.relu}
+
+
+def gate(fused: Tensor, groups: int, activation: Callable[[Tensor], Tensor]) -> Tensor:
+    """Multiply the activation of one half of the values by the other half, as in GeGLU and SwiGLU.
+
+    Args:
+        fused: float, (..., 2 units). The last axis is ordered (groups, 2, units / groups): the values to activate, then
+            their factors. With this order, sharding it evenly over a divisor of `groups` keeps both on one device.
+    Returns:
+        float, (..., units).
+    Source: Shazeer 2020; arXiv:2002.05202.
+    """
+    *leading, width = ops.shape(fused)
+    split = ops.reshape(fused, (*leading, groups, 2, fused.shape[-1] // (2 * groups)))
+    return ops.reshape(activation(split[..., 0, :]) * split[..., 1, :], (*leading, fused.shape[-1] // 2))
 
 
 # Initializers of weight matrices.
@@ -215,7 +234,43 @@ class Dense(SavesLora, keras.layers.Dense):
         return outputs if self.activation is None else self.activation(outputs)
 
 
-# Base class of the encoder layers, which take the shape of their encoder.
+# Norms, by the shape of an encoder, and the base class of the layers that take this shape.
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class RmsNorm(keras.layers.Layer):
+    """Divide values by their root mean square and scale each: (..., units) → (..., units).
+
+    The weight is named as that of a layer norm, so weight decay passes it over too; Keras' own layer names it `scale`.
+
+    Source: Zhang and Sennrich 2019; arXiv:1910.07467.
+    """
+
+    def __init__(self, epsilon: float, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.epsilon = epsilon
+
+    def build(self, inputs_shape: Shape) -> None:
+        self.gamma = self.add_weight(shape=(inputs_shape[-1],), initializer="ones", name="gamma")
+
+    def call(self, inputs: Tensor) -> Tensor:
+        exact = ops.cast(inputs, "float32")
+        scale = ops.rsqrt(ops.mean(ops.square(exact), axis=-1, keepdims=True) + self.epsilon)
+        return ops.cast(exact * scale, self.compute_dtype) * self.gamma
+
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
+        return inputs_shape
+
+    def get_config(self) -> dict[str, Any]:
+        return super().get_config() | {"epsilon": self.epsilon}
+
+
+def make_norm(shape: EncoderShape, dtype: Any, name: str, epsilon: float | None = None) -> keras.layers.Layer:
+    """Return a norm of the kind that an encoder has in its blocks. Default epsilon: that of the encoder."""
+    options = {"epsilon": shape.layer_norm_epsilon if epsilon is None else epsilon, "dtype": dtype, "name": name}
+    if shape.normalization == "rms_norm":
+        return RmsNorm(**options)
+    return keras.layers.LayerNormalization(center=shape.norm_bias, **options)
 
 
 class ShapedLayer(keras.layers.Layer):
@@ -235,13 +290,21 @@ class ShapedLayer(keras.layers.Layer):
         name: str,
         activation: str | Callable | None = None,
         kind: type[keras.layers.Layer] = Dense,
+        is_output: bool = False,
         **options: Any,
     ) -> Any:
-        """Return a dense layer, or another class `kind`, with the kernel initializer of the encoder."""
+        """Return a dense layer, or another class `kind`, with the kernel initializer of the encoder.
+
+        Args:
+            is_output: whether its outputs are added to the hidden states; see `output_initializer_range` of the shape.
+        """
+        shape = self.shape
         return kind(
             units,
             activation=activation,
-            kernel_initializer=truncated_normal(self.shape.initializer_range),
+            kernel_initializer=truncated_normal(
+                shape.output_initializer_range if is_output else shape.initializer_range
+            ),
             dtype=self.dtype_policy,
             name=name,
             **options,
@@ -251,9 +314,11 @@ class ShapedLayer(keras.layers.Layer):
         return Dropout(self.shape.dropout_rate, dtype=self.dtype_policy, name=name)
 
     def make_layer_norm(self, name: str, epsilon: float | None = None) -> keras.layers.LayerNormalization:
-        """Return a layer norm. Default epsilon: that of the encoder."""
+        """Return a layer norm, with a bias if those of the encoder have one. Default epsilon: that of the encoder."""
         epsilon = self.shape.layer_norm_epsilon if epsilon is None else epsilon
-        return keras.layers.LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
+        return keras.layers.LayerNormalization(
+            epsilon=epsilon, center=self.shape.norm_bias, dtype=self.dtype_policy, name=name
+        )
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"shape": describe_shape(self.shape)}

@@ -1,4 +1,4 @@
-"""Position and segment embeddings of BERT."""
+"""Position and segment embeddings, and what follows them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_bert_flow.backends.products import matmul, one_hot
 from keras_bert_flow.backends.values import Shape, Tensor, has_packed_rows
-from keras_bert_flow.layers.dense import ShapedLayer, truncated_normal
+from keras_bert_flow.layers.dense import Dropout, ShapedLayer, truncated_normal
 from keras_bert_flow.layers.masks import text_positions
 from keras_bert_flow.layers.shape import EncoderShape
 
@@ -18,11 +18,12 @@ class PositionedEmbeddings(ShapedLayer):
 
     def build_tables(self) -> None:
         """Add the weights, `position_dim` of the shape wide."""
-        self.position_embedding = self.add_weight(
-            shape=(self.shape.num_position_rows, self.shape.position_dim),
-            initializer=truncated_normal(self.shape.initializer_range),
-            name="position_embedding",
-        )
+        if self.shape.num_position_rows:
+            self.position_embedding = self.add_weight(
+                shape=(self.shape.num_position_rows, self.shape.position_dim),
+                initializer=truncated_normal(self.shape.initializer_range),
+                name="position_embedding",
+            )
         if self.shape.num_segments:
             self.segment_embedding = self.add_weight(
                 shape=(self.shape.num_segments, self.shape.position_dim),
@@ -48,6 +49,8 @@ class PositionedEmbeddings(ShapedLayer):
             # A one-hot product, (batch, length, segments): the gradient of a gather would add thousands of rows to two.
             segments = one_hot(segment_ids, self.shape.num_segments, dtype=self.compute_dtype)
             hidden = hidden + matmul(segments, self.segment_embedding)
+        if not self.shape.num_position_rows:
+            return hidden
         first = self.shape.position_offset
         rows = self.position_embedding[first : first + ops.shape(hidden)[1]]
         positions = rows if padding_mask is None else _restart_positions(rows, ops.cast(padding_mask, "int32"))
@@ -56,7 +59,7 @@ class PositionedEmbeddings(ShapedLayer):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class BertEmbeddings(PositionedEmbeddings):
-    """Add segment and position embeddings to token embeddings, then layer norm and dropout.
+    """Add segment and position embeddings, if any, to token embeddings, then layer norm, if any, and dropout.
 
     The token embedding is a separate layer, because the masked-LM head projects through it as well.
 
@@ -72,8 +75,12 @@ class BertEmbeddings(PositionedEmbeddings):
 
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
-        self.layer_norm = self.make_layer_norm("layer_norm")
-        self.dropout = self.make_dropout("dropout")
+        if self.shape.has_embedding_norm:
+            self.layer_norm = self.make_layer_norm("layer_norm")
+        rate = self.shape.embedding_dropout_rate
+        self.dropout = Dropout(
+            self.shape.dropout_rate if rate is None else rate, dtype=self.dtype_policy, name="dropout"
+        )
 
     def build(
         self,
@@ -82,7 +89,8 @@ class BertEmbeddings(PositionedEmbeddings):
         padding_mask_shape: Shape | None = None,
     ) -> None:
         self.build_tables()
-        self.layer_norm.build(token_embeddings_shape)
+        if self.shape.has_embedding_norm:
+            self.layer_norm.build(token_embeddings_shape)
         self.dropout.build(token_embeddings_shape)
 
     def call(
@@ -93,7 +101,8 @@ class BertEmbeddings(PositionedEmbeddings):
         training: bool | None = None,
     ) -> Tensor:
         hidden = self.add_tables(token_embeddings, segment_ids, padding_mask)
-        return self.dropout(self.layer_norm(hidden), training=training)
+        hidden = self.layer_norm(hidden) if self.shape.has_embedding_norm else hidden
+        return self.dropout(hidden, training=training)
 
     def compute_output_shape(
         self,

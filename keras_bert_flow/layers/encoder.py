@@ -10,7 +10,7 @@ from keras import ops
 from keras_bert_flow.backends.kernels import add_and_norm, call_of
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention, keeping_scores
-from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, lora_uniform, rematerialise
+from keras_bert_flow.layers.dense import Dense, ShapedLayer, gate, get_activation, lora_uniform, rematerialise
 from keras_bert_flow.layers.masks import MASKED_SCORE
 from keras_bert_flow.layers.patterns import FULL, LEARNED, PATTERNS, POSITIONS, Full, Learned, describe_kind, make_kind
 from keras_bert_flow.layers.shape import EncoderShape
@@ -148,6 +148,27 @@ class Block(ShapedLayer):
         return paths | {self.attention.query_key_value.kernel.path: self.shape.num_heads}
 
 
+def make_feed_forward(layer: ShapedLayer) -> tuple[Dense, Dense]:
+    """Return the two dense layers of a feed-forward, `intermediate` and `output`, which `activate` stands between."""
+    shape = layer.shape
+    options = {"use_bias": shape.feed_forward_bias}
+    intermediate = layer.make_dense(shape.feed_forward_dim, "intermediate", **options)
+    return intermediate, layer.make_dense(shape.hidden_dim, "output", is_output=True, **options)
+
+
+def activate(layer: ShapedLayer, fused: Tensor, training: bool | None) -> Tensor:
+    """Return the activation of a feed-forward's first product, gated if the shape says so.
+
+    Args:
+        fused: float, (..., `feed_forward_dim`).
+    Returns:
+        float, (..., intermediate).
+    """
+    shape = layer.shape
+    activation = get_activation(shape.hidden_act, is_for_training=bool(training))
+    return gate(fused, shape.gate_groups, activation) if shape.is_gated else activation(fused)
+
+
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class EncoderBlock(Block):
     """Transformer encoder block: self-attention, then feed-forward, with post-layer normalisation as in BERT.
@@ -181,8 +202,7 @@ class EncoderBlock(Block):
         if lowest is not None and "intermediate" in shared:
             self.intermediate, self.output_dense = lowest.intermediate, lowest.output_dense
         else:
-            self.intermediate = self.make_dense(self.shape.intermediate_dim, "intermediate")
-            self.output_dense = self.make_dense(self.shape.hidden_dim, "output")
+            self.intermediate, self.output_dense = make_feed_forward(self)
         self.output_dropout = self.make_dropout("output_dropout")
         self.output_layer_norm = self.make_layer_norm("output_layer_norm")
 
@@ -204,8 +224,7 @@ class EncoderBlock(Block):
     ) -> Tensor:
         attended = call_of(self.attention)(inputs, padding_mask, bias, training=training)
         hidden = add_and_norm(inputs, attended, self.attention_layer_norm, self.attention_dropout.draw(training))
-        activation = get_activation(self.shape.hidden_act, is_for_training=bool(training))
-        transformed = call_of(self.output_dense)(activation(call_of(self.intermediate)(hidden)))
+        transformed = call_of(self.output_dense)(activate(self, call_of(self.intermediate)(hidden), training))
         return add_and_norm(hidden, transformed, self.output_layer_norm, self.output_dropout.draw(training))
 
     def list_feed_forward(self) -> list[Dense]:

@@ -69,7 +69,9 @@ class MaskedTokenTransform(ShapedLayer):
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         activation = get_activation(self.shape.mlm_hidden_act or self.shape.hidden_act)
-        self.dense = self.make_dense(self.shape.mlm_dim, "dense", activation)
+        self.dense = self.make_dense(
+            self.shape.mlm_dim, "dense", activation, is_output=True, use_bias=self.shape.head_bias
+        )
         self.layer_norm = self.make_layer_norm("layer_norm", self.shape.mlm_layer_norm_epsilon)
 
     def build(self, sequence_shape: Shape, mask_positions_shape: Shape | None = None) -> None:
@@ -81,6 +83,34 @@ class MaskedTokenTransform(ShapedLayer):
 
     def compute_output_shape(self, sequence_shape: Shape, mask_positions_shape: Shape) -> Shape:
         return (*mask_positions_shape, self.shape.mlm_dim)
+
+
+@keras.saving.register_keras_serializable(package="keras_bert_flow")
+class PredictionHead(ShapedLayer):
+    """Dense layer, activation and layer norm before the projection of a head: (..., hidden) → (..., hidden).
+
+    It computes what the masked-LM transform does, so that a head for a task can start from that of pre-training.
+
+    Source: answerdotai/ModernBERT, src/bert_layers/model.py, `FlexBertPredictionHead`.
+    """
+
+    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(shape, **kwargs)
+        activation = get_activation(self.shape.mlm_hidden_act or self.shape.hidden_act)
+        self.dense = self.make_dense(
+            self.shape.hidden_dim, "dense", activation, is_output=True, use_bias=self.shape.head_bias
+        )
+        self.layer_norm = self.make_layer_norm("layer_norm", self.shape.mlm_layer_norm_epsilon)
+
+    def build(self, inputs_shape: Shape) -> None:
+        self.dense.build(inputs_shape)
+        self.layer_norm.build(inputs_shape)
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return self.layer_norm(self.dense(inputs))
+
+    def compute_output_shape(self, inputs_shape: Shape) -> Shape:
+        return inputs_shape
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

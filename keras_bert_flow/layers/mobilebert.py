@@ -45,9 +45,9 @@ DEFAULT_EPSILON = 1e-5
 
 def make_norm(layer: ShapedLayer, name: str, epsilon: float | None = None) -> keras.layers.Layer:
     """Return a `NoNorm`, or a layer norm where the shape of a layer has these; default epsilon: that of the encoder."""
-    if layer.shape.normalization == "layer_norm":
-        return layer.make_layer_norm(name, epsilon)
-    return NoNorm(dtype=layer.dtype_policy, name=name)
+    if layer.shape.normalization == "no_norm":
+        return NoNorm(dtype=layer.dtype_policy, name=name)
+    return layer.make_layer_norm(name, epsilon)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

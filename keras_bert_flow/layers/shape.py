@@ -3,6 +3,7 @@
 A family gives them as data, which is passed to each layer. Importable without Keras.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ class EncoderShape:
     Attributes:
         max_positions: longest sequence, in tokens.
         num_segments: 2 as in the released checkpoints; google-research's code defaults to 16. 0: no segments.
-        hidden_act: `gelu` (erf, the 2018 checkpoints) or `gelu_tanh` (google-research's later code).
+        hidden_act: `gelu` (erf, the 2018 checkpoints), `gelu_tanh` (google-research's later code), `relu` or `silu`.
         dropout_rate: after the embeddings and after each sublayer.
         attention_dropout_rate: on the attention probabilities.
         initializer_range: standard deviation of new weights, before truncation at two standard deviations.
@@ -90,8 +91,73 @@ class EncoderShape:
 
     @property
     def normalization(self) -> str:
-        """Kind of the norms of embeddings and blocks."""
+        """Kind of the norms of embeddings and blocks: `layer_norm`, `rms_norm`, or one of a family."""
         return "layer_norm"
+
+    @property
+    def norm_bias(self) -> bool:
+        """Whether layer norms have a bias."""
+        return True
+
+    @property
+    def attention_bias(self) -> bool:
+        """Whether the projections of attention have biases."""
+        return True
+
+    @property
+    def feed_forward_bias(self) -> bool:
+        """Whether the products of the feed-forward have biases."""
+        return True
+
+    @property
+    def head_bias(self) -> bool:
+        """Whether the dense layer of the masked-LM head, or of `PredictionHead`, has a bias."""
+        return True
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward multiplies its activation by a second product of its inputs (GeGLU, SwiGLU)."""
+        return False
+
+    @property
+    def gate_groups(self) -> int:
+        """Number of groups that the first product of a gated feed-forward is ordered in; see `dense.gate`."""
+        return math.gcd(self.num_heads, self.intermediate_dim)
+
+    @property
+    def feed_forward_dim(self) -> int:
+        """Width of the first product of the feed-forward."""
+        return 2 * self.intermediate_dim if self.is_gated else self.intermediate_dim
+
+    @property
+    def query_key_value_dim(self) -> int:
+        """Width of queries, keys and values together."""
+        return 3 * self.attention_dim
+
+    @property
+    def has_embedding_norm(self) -> bool:
+        """Whether the embeddings are normalised before the first block."""
+        return True
+
+    @property
+    def has_final_norm(self) -> bool:
+        """Whether a norm follows the last block, as where the blocks normalise their inputs."""
+        return False
+
+    @property
+    def has_prediction_head(self) -> bool:
+        """Whether the heads of tasks transform hidden states as the masked-LM head does; see `PredictionHead`."""
+        return False
+
+    @property
+    def embedding_dropout_rate(self) -> float | None:
+        """Dropout rate after the embeddings. None: `dropout_rate`."""
+        return None
+
+    @property
+    def output_initializer_range(self) -> float:
+        """Standard deviation of new weights whose products are added to the hidden states."""
+        return self.initializer_range
 
     @property
     def has_query_bottleneck(self) -> bool:
@@ -118,7 +184,8 @@ class EncoderShape:
 
     @property
     def num_position_rows(self) -> int:
-        return self.max_positions + self.position_offset
+        """Number of position embeddings; 0 where attention itself depends on positions."""
+        return self.max_positions + self.position_offset if type(self.find_positions(0)) is Learned else 0
 
     @property
     def projects_embeddings(self) -> bool:
@@ -151,7 +218,8 @@ class EncoderShape:
     def count_layer_flops(self, sequence_length: int) -> int:
         """Count the FLOPs of the matrix products of a layer, forward, per token; see `models.sizes.count_flops`."""
         hidden = self.hidden_dim
-        return 8 * hidden**2 + 4 * hidden * self.intermediate_dim + 4 * sequence_length * hidden
+        feed_forward = 2 * hidden * (self.feed_forward_dim + self.intermediate_dim)
+        return 8 * hidden**2 + feed_forward + 4 * sequence_length * hidden
 
     def count_projection_flops(self) -> int:
         """Count the FLOPs of the layers between the token embeddings and the blocks, forward, per token."""

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_bert_flow.backends.products import product_dtype
 from keras_bert_flow.by_name import load_by_name
-from keras_bert_flow.layers.dense import Dense, TokenEmbedding, truncated_normal
+from keras_bert_flow.layers.dense import Dense, TokenEmbedding, make_norm, truncated_normal
 from keras_bert_flow.layers.encoder import ScoredBlock, scan_blocks
 from keras_bert_flow.layers.masks import AttentionBias, PadInputs, UnpadInputs
 from keras_bert_flow.layers.shape import EncoderShape, check_precision, check_scan
@@ -47,6 +47,7 @@ class BlockStack:
         layers: a block for each layer; layers with the same block share its weights.
         blocks: the distinct blocks, from the lowest up.
         embedding_projection: the dense layer below them; None if the embeddings are as wide as the blocks.
+        final_norm: the norm above them, if the shape has one.
     """
 
     def __init__(self, family: Family, shape: EncoderShape, dtype: Any, prefix: str = "") -> None:
@@ -58,6 +59,7 @@ class BlockStack:
             )
         self.layers = load_by_name(family.blocks)(shape, dtype, prefix + BLOCK)
         self.blocks = list(dict.fromkeys(self.layers))
+        self.final_norm = make_norm(shape, dtype, f"{prefix}final_norm") if shape.has_final_norm else None
         patterns = dict.fromkeys(block.pattern for block in self.layers)
         names = (f"{prefix}attention_bias{number or ''}" for number in range(len(patterns)))
         self._biases = {
@@ -71,13 +73,13 @@ class BlockStack:
         """Return the output of the last layer as `apply` does, by `scan_blocks`."""
         hidden = embedded if self.embedding_projection is None else self.embedding_projection(embedded)
         bias = self._biases[self.layers[0].pattern](padding_mask)
-        return scan_blocks(self.layers, hidden, padding_mask, bias, training)
+        return self._finish(scan_blocks(self.layers, hidden, padding_mask, bias, training))
 
     def apply(self, embedded: Any, padding_mask: Any) -> tuple[Any, list[Any]]:
         """Return the output of the last layer, (batch, length, hidden), and all hidden states.
 
-        The hidden states are the embeddings and the output of each layer; in training they may be without
-        padding, (tokens, hidden).
+        The hidden states are the embeddings and the output of each layer, the last one after the final norm; in
+        training they may be without padding, (tokens, hidden).
 
         Args:
             embedded: output of the embeddings, (batch, length, embedding).
@@ -90,7 +92,11 @@ class BlockStack:
         for block in self.layers:
             hidden = block(hidden, padding_mask, biases[block.pattern])
             hidden_states.append(hidden)
+        hidden_states[-1] = hidden = self._finish(hidden)
         return self._pad(hidden, padding_mask), hidden_states
+
+    def _finish(self, hidden: Any) -> Any:
+        return hidden if self.final_norm is None else self.final_norm(hidden)
 
     def apply_scored(self, hidden: Any, padding_mask: Any) -> tuple[list[Any], list[Any]]:
         """Return all hidden states, with padding, and the attention scores of each layer; see `ScoredBlock`.
@@ -105,6 +111,7 @@ class BlockStack:
             hidden, of_block = scored[block](hidden, padding_mask, biases[block.pattern])
             hidden_states.append(hidden)
             scores.append(of_block)
+        hidden_states[-1] = self._finish(hidden)
         return hidden_states, scores
 
 
@@ -254,7 +261,8 @@ class Backbone(PresetModel):
     def find_depths(self) -> dict[str, int]:
         """Return weight path → depth: 0 for the embeddings, 1 for the lowest block, and so on.
 
-        The pooler has no depth. Weights shared by several blocks have the depth of the lowest.
+        The pooler has no depth. Weights shared by several blocks have the depth of the lowest. A final norm has that of
+        the last block.
         """
         lowest = [
             self.token_embedding,
@@ -262,6 +270,7 @@ class Backbone(PresetModel):
             *([self.embedding_projection] if self.embedding_projection else []),
         ]
         parts = [lowest, *([block] for block in self.blocks)]
+        parts[-1] += [self._stack.final_norm] if self._stack.final_norm else []
         lowest_last = reversed([*enumerate(parts)])
         return {weight.path: depth for depth, layers in lowest_last for layer in layers for weight in layer.weights}
 

@@ -44,6 +44,9 @@ MASKED_LM_HEAD = {
     "mlm_transform/layer_norm": "cls.predictions.transform.LayerNorm",
     "mlm": "cls.predictions",
 }
+MASKED_LM_TRANSFORM = (MASKED_LM_HEAD["mlm_transform/dense"], MASKED_LM_HEAD["mlm_transform/layer_norm"])
+# Of a head of a task that transforms hidden states as the masked-LM head does, by the same names.
+PREDICTION_HEAD = dict(zip(("head/dense", "head/layer_norm"), MASKED_LM_TRANSFORM, strict=True))
 # Of a masked-LM head with untied output weights; `transformers` then puts the bias in the same layer.
 MASKED_LM_TABLE = dict.fromkeys(("mlm_decoder", "mlm"), "cls.predictions.decoder")
 # Of a masked-LM head that is wider than the token embeddings: its own matrix for the other values. BERT has none.

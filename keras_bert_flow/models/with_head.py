@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -20,9 +21,11 @@ from keras_bert_flow.backends.batches import (
 from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.by_name import load_public
 from keras_bert_flow.layers.dense import Dropout, OutputDense, normal
+from keras_bert_flow.layers.heads import PredictionHead
 from keras_bert_flow.models.backbone import INPUT_NAMES, Backbone, PresetModel
 from keras_bert_flow.models.defaults import OptimizerWithExclusions, list_undecayed, make_adamw
 from keras_bert_flow.models.losses import BinaryTokenLoss, DatasetLosses, LabelLoss, SquaredError
+from keras_bert_flow.models.saved_as import PREDICTION_HEAD, SavedAs
 from keras_bert_flow.models.trained_weights import (
     describe_frozen,
     describe_lora,
@@ -370,6 +373,22 @@ def project(
     """Return float32 logits, (..., units), from a dense layer with the given name."""
     initializer = make_initializer(backbone.initializer_range)
     return OutputDense(units, kernel_initializer=initializer, dtype="float32", name=name)(hidden)
+
+
+def transform(backbone: Backbone, hidden: Tensor) -> Tensor:
+    """Return what a head of the encoder's family projects: hidden states, (..., hidden), through a `PredictionHead`.
+
+    Unchanged in families without one; the `SavedAs` of a model is then as `with_transform` returns it.
+    """
+    shape = backbone.shape
+    if not shape.has_prediction_head:
+        return hidden
+    return PredictionHead(shape, dtype=backbone.dtype_policy, name="head")(hidden)
+
+
+def with_transform(saved_as: SavedAs, backbone: Backbone) -> SavedAs:
+    """Return the `SavedAs` of a head that projects what `transform` returns."""
+    return replace(saved_as, head=saved_as.head | PREDICTION_HEAD) if backbone.shape.has_prediction_head else saved_as
 
 
 def classify(backbone: Backbone, hidden: Tensor, units: int, dropout_rate: float) -> Tensor:

@@ -136,7 +136,8 @@ def test_adapter_of_peft_is_asked_with_the_tokenizer_of_its_base(tmp_path):
     [
         ({"peft_type": "IA3"}, ValueError, "`peft_type` must be 'LORA'. Received: 'IA3'"),
         ({"use_dora": True}, ValueError, "`use_dora` must be False"),
-        ({"rank_pattern": {"query": 4}}, ValueError, "`rank_pattern` must be {}"),
+        ({"rank_pattern": {"query|key": 4}}, ValueError, "`rank_pattern` must be numbers by names of modules"),
+        ({"alpha_pattern": {"query": 0}}, ValueError, "`r` and `lora_alpha` above 0"),
         ({"init_lora_weights": "pissa"}, ValueError, "`init_lora_weights` must be True. Received: 'pissa'"),
         ({"init_lora_weights": "olora"}, ValueError, "`init_lora_weights` must be True. Received: 'olora'"),
         ({"trainable_token_indices": {"word_embeddings": [3]}}, ValueError, "`trainable_token_indices` must be None"),

@@ -27,6 +27,7 @@ TABLES = {  # of the masked-LM head: its layer with the table, and the one with 
     "distilbert": ("vocab_projector", None),
     "electra": ("generator_lm_head", None),
     "mobilebert": ("cls.predictions.decoder", "cls.predictions"),
+    "modernbert": ("decoder", None),
     "roberta": ("lm_head.decoder", "lm_head"),
 }
 SLOW = pytest.param("mobilebert", marks=pytest.mark.slow)
@@ -79,7 +80,9 @@ def compare_with_reference(family, folder):
 
 
 def prefix_of(family):
-    return f"{family}.embeddings.word_embeddings.weight"
+    return {"modernbert": "model.embeddings.tok_embeddings.weight"}.get(
+        family, f"{family}.embeddings.word_embeddings.weight"
+    )
 
 
 @pytest.mark.parametrize("family", [SLOW if family == "mobilebert" else family for family in CLASSES])

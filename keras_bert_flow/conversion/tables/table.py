@@ -25,19 +25,26 @@ class Tensors:
         name: without `.weight` and `.bias`; braces hold the names of query, key and value, which are one layer here.
         weight: shape of the weight there, as fields of `EncoderShape`.
         bias: shape of the bias; empty if there is none.
+        has_bias: field of the shape that says whether there is one; empty: always, if `bias` is not.
+        parts: number of parts that are one layer here, such as query, key and value: one after another there, in one
+            tensor or in as many as the braces name, and here ordered (groups, parts, width). Default: a part per name.
+        groups: field of the shape with the number of these groups.
     """
 
     name: str
     weight: tuple[str, ...]
     bias: tuple[str, ...] = ()
+    has_bias: str = ""
+    parts: int = 0
+    groups: str = "num_heads"
 
 
-def dense(name: str, outputs: str, inputs: str) -> Tensors:
-    return Tensors(name, (outputs, inputs), (outputs,))
+def dense(name: str, outputs: str, inputs: str, has_bias: str = "", **fused: Any) -> Tensors:
+    return Tensors(name, (outputs, inputs), (outputs,), has_bias, **fused)
 
 
-def norm(name: str, size: str) -> Tensors:
-    return Tensors(name, (size,), (size,))
+def norm(name: str, size: str, has_bias: str = "") -> Tensors:
+    return Tensors(name, (size,), (size,), has_bias)
 
 
 def rows(name: str, count: str, size: str) -> Tensors:
@@ -71,13 +78,20 @@ class FamilyTable:
         settings: fields of `config.json`, in its order.
         fixed: fields with a fixed set of allowed values, of which the first is the default.
         written: further fields of `config.json`, the same for every model unless a setting has another value.
-        embeddings, pooler: our layers and variables → tensors.
+        embeddings: our layers and variables outside the blocks → tensors.
+        pooler: the same of the pooler.
         block: the same within a block, or a function of the shape that returns it.
+        not_in_lowest: those of a block that the lowest one lacks.
         block_name: name prefix of a block, with braces for its number.
         heads: architecture → names of layers that differ from BERT's: BERT's → this family's. Those under the
             architecture `""` hold for all.
         activation, classifier_dropout: names of these fields in `config.json`.
         default_activation: value of the first of these in a `config.json` without it.
+        head_activation: field of the activation of the masked-LM head; empty if it is that of the encoder.
+        poolings: those of `ForSequenceClassification` in `transformers`.
+        normalise_config: from a `config.json` and its path, one that has all fields of `settings` which other spellings
+            of it imply.
+        complete_config: returns a `config.json` with the other spellings of its fields.
         untransposed: layers of heads whose weight is (inputs, outputs) there too, by their names there.
         count_extra_positions: number of position embeddings beyond `max_positions`, from the arguments of a backbone.
     """
@@ -96,6 +110,11 @@ class FamilyTable:
     activation: str = "hidden_act"
     classifier_dropout: str = "classifier_dropout"
     default_activation: str = "gelu"
+    head_activation: str = ""
+    poolings: tuple[str, ...] = ("cls",)
+    not_in_lowest: tuple[str, ...] = ()
+    normalise_config: Callable[[Mapping[str, Any], str], Mapping[str, Any]] = lambda config, source: config
+    complete_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
     untransposed: tuple[str, ...] = ()
     count_extra_positions: Callable[[Mapping[str, Any]], int] = lambda settings: 0
 
@@ -119,15 +138,28 @@ class FamilyTable:
         This is a generator because a damaged `config.json` may claim a billion layers.
         """
         absent = () if shape.projects_embeddings else (EMBEDDING_PROJECTION,)
-        embeddings = [tensors for ours, tensors in self.embeddings.items() if ours not in absent]
         block = self.list_block(shape)
-        blocks = ((self.block_name.format(index), block.values()) for index in range(shape.num_blocks))
-        for prefix, parts in chain([("", embeddings)], blocks):
-            for tensors in parts:
-                for name in split_fused(prefix + tensors.name):
+        blocks = (
+            (self.block_name.format(index), block, () if index else self.not_in_lowest)
+            for index in range(shape.num_blocks)
+        )
+        for prefix, parts, left_out in chain([("", self.embeddings, absent)], blocks):
+            for ours, tensors in parts.items():
+                for name in split_fused(prefix + tensors.name) if ours not in left_out else ():
                     yield f"{name}.weight", tensors.weight
-                    if tensors.bias:
+                    if tensors.bias and (not tensors.has_bias or getattr(shape, tensors.has_bias)):
                         yield f"{name}.bias", tensors.bias
+
+    def find_parts(self, path: str, shape: EncoderShape) -> tuple[int, int]:
+        """Return the number of groups and of parts that a layer of ours orders its outputs by; 1 and 1 for most.
+
+        Args:
+            path: of the layer.
+        """
+        block, _, ours = path.partition("/")
+        tensors = self.list_block(shape).get(ours) if block.startswith(BLOCK) else None
+        parts = 1 if tensors is None else tensors.parts or len(split_fused(tensors.name))
+        return (1 if tensors is None or parts == 1 else getattr(shape, tensors.groups)), parts
 
     def list_copies(self, shape: EncoderShape) -> Iterator[tuple[str, str]]:
         """Yield name pairs for layers that all blocks share here: in the lowest block, and in another block.
@@ -151,8 +183,9 @@ class FamilyTable:
         return pooler | {ours: others.get(theirs, theirs) for ours, theirs in heads.items()}
 
     def name_pooler(self, architecture: str) -> str:
-        """Return the name of the pooler in an architecture, which may count it as part of its head."""
-        return self.heads.get(architecture, {}).get(POOLER, self.pooler[POOLER].name)
+        """Return the name of the pooler in an architecture, which may count it as part of its head; "" without one."""
+        own = self.pooler[POOLER].name if POOLER in self.pooler else ""
+        return self.heads.get(architecture, {}).get(POOLER, own)
 
     def list_roots(self, architecture: str = "") -> set[str]:
         """Return the first name components of an encoder's tensors, which tell them apart from a head's."""
@@ -197,6 +230,7 @@ TABLES: Registry[FamilyTable] = Registry(
         "distilbert": "keras_bert_flow.conversion.tables.bert:DISTILBERT",
         "electra": "keras_bert_flow.conversion.tables.bert:ELECTRA",
         "mobilebert": "keras_bert_flow.conversion.tables.mobilebert:MOBILEBERT",
+        "modernbert": "keras_bert_flow.conversion.tables.modernbert:MODERNBERT",
         "roberta": "keras_bert_flow.conversion.tables.bert:ROBERTA",
     },
 )

@@ -65,6 +65,7 @@ FAMILIES: Registry[Family] = Registry(
         "distilbert": "keras_bert_flow.models.families.bert:DISTILBERT",
         "electra": "keras_bert_flow.models.families.bert:ELECTRA",
         "mobilebert": "keras_bert_flow.models.families.mobilebert:MOBILEBERT",
+        "modernbert": "keras_bert_flow.models.families.modernbert:MODERNBERT",
         "roberta": "keras_bert_flow.models.families.bert:ROBERTA",
     },
 )

@@ -7,10 +7,19 @@ import keras
 from keras_bert_flow.backends.batches import Rule, as_host_array, position_rule
 from keras_bert_flow.layers.encoder import ChoiceScores, MergeTexts
 from keras_bert_flow.layers.heads import SpanScores
-from keras_bert_flow.models.backbone import Backbone, refuse_pooler, require_pooler
+from keras_bert_flow.models.backbone import Backbone, refuse_pooler
 from keras_bert_flow.models.defaults import token_accuracy, token_loss
-from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, SPAN_HEAD, SavedAs
-from keras_bert_flow.models.with_head import ModelWithHead, classify, encode, make_inputs, project
+from keras_bert_flow.models.heads.classifiers import pool_text, with_pooling
+from keras_bert_flow.models.saved_as import CLASSIFIER_HEAD, SPAN_HEAD, TEXT_POOLING, SavedAs
+from keras_bert_flow.models.with_head import (
+    ModelWithHead,
+    classify,
+    encode,
+    make_inputs,
+    project,
+    transform,
+    with_transform,
+)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
@@ -21,8 +30,11 @@ class MultipleChoice(ModelWithHead):
     without tokens is filler, for rows with fewer choices, and gets a very low logit. Default loss of `compile()`: the
     cross-entropy of the index of the right choice, (batch,).
 
+    Args:
+        pooling: `cls`, `mean` or `bag_of_words`; see `pool_text`. Only `cls` needs a pooler, and it is the default
+            where there is one; elsewhere `mean` is.
     Raises:
-        ValueError: the backbone has no pooler.
+        ValueError: `pooling` does not fit the backbone.
     Source: Devlin et al. 2019, section 4.4 (SWAG).
     Example:
         >>> model = kbf.MultipleChoice.from_preset("model")
@@ -32,19 +44,27 @@ class MultipleChoice(ModelWithHead):
         (1, 2)
     """
 
-    saved_as = SavedAs("ForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1))
-    saved_arguments = ("dropout_rate",)
+    saved_as = SavedAs("ForMultipleChoice", "chooser", CLASSIFIER_HEAD, outputs=(1, 1), options=TEXT_POOLING)
+    saved_arguments = ("dropout_rate", "pooling")
     default_measures = {None: (token_loss, token_accuracy)}
 
-    def __init__(self, backbone: Backbone, dropout_rate: float = 0.1, name: str = "multiple_choice") -> None:
-        require_pooler(backbone)
+    def __init__(
+        self,
+        backbone: Backbone,
+        dropout_rate: float = 0.1,
+        pooling: str | None = None,
+        name: str = "multiple_choice",
+    ) -> None:
         inputs = make_inputs(axes=(None, None))
         merge = MergeTexts(name="merge_choices")
-        pooled = encode(backbone, {key: merge(value) for key, value in inputs.items()})["pooled_output"]
+        merged = {key: merge(value) for key, value in inputs.items()}
+        pooled, pooling = pool_text(backbone, merged, pooling)
         logits = classify(backbone, pooled, 1, dropout_rate)  # (batch * choices, 1)
         scores = ChoiceScores(dtype="float32", name="choice_scores")(logits, inputs["padding_mask"])
         super().__init__(backbone, inputs, scores, name)
         self.dropout_rate = dropout_rate
+        self.pooling = pooling
+        self.saved_as = with_pooling(self.saved_as, pooling, backbone)
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         mask = as_host_array(x.get("padding_mask"))
@@ -84,9 +104,11 @@ class QuestionAnswerer(ModelWithHead):
     def __init__(self, backbone: Backbone, name: str = "question_answerer") -> None:
         refuse_pooler(backbone)
         inputs = make_inputs()
-        logits = project(backbone, encode(backbone, inputs)["sequence_output"], 2, "span")
+        hidden = transform(backbone, encode(backbone, inputs)["sequence_output"])
+        logits = project(backbone, hidden, 2, "span")
         scores = SpanScores(dtype="float32", name="span_scores")(logits, inputs["padding_mask"])
         super().__init__(backbone, inputs, scores, name)
+        self.saved_as = with_transform(self.saved_as, backbone)
 
     def make_rules(self, x: Any) -> dict[str | None, Rule]:
         mask = as_host_array(x.get("padding_mask"))

@@ -24,7 +24,14 @@ from keras_bert_flow.models.saved_as import (
     WORDS_TRANSFORM,
     SavedAs,
 )
-from keras_bert_flow.models.with_head import ModelWithHead, classify, encode, make_inputs
+from keras_bert_flow.models.with_head import (
+    ModelWithHead,
+    classify,
+    encode,
+    make_inputs,
+    transform,
+    with_transform,
+)
 
 
 class ModelWithClasses(ModelWithHead):
@@ -77,7 +84,7 @@ class ModelWithClasses(ModelWithHead):
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class TokenClassifier(ModelWithClasses):
-    """Token classifier: sequence output, dropout, dense.
+    """Token classifier: sequence output, the family's `transform`, if any, dropout, dense.
 
     Inputs: those of the backbone. Output: float32 logits, (batch, length, num_classes). Default loss of `compile()`:
     the mean cross-entropy over tokens, weighted by `sample_weight`, (batch, length). Labels below 0 have weight 0.
@@ -113,8 +120,9 @@ class TokenClassifier(ModelWithClasses):
     ) -> None:
         refuse_pooler(backbone)
         inputs = make_inputs()
-        sequence = encode(backbone, inputs)["sequence_output"]
-        super().__init__(backbone, inputs, sequence, num_classes, dropout_rate, labels, name)
+        hidden = transform(backbone, encode(backbone, inputs)["sequence_output"])
+        super().__init__(backbone, inputs, hidden, num_classes, dropout_rate, labels, name)
+        self.saved_as = with_transform(self.saved_as, backbone)
         remedy = f"Number the {self.num_classes:,} tags from 0; a token without one has -100."
         self.label_rule = Rule("token labels", None, self.num_classes - 1, remedy)  # a label below 0 is none
 
@@ -130,7 +138,7 @@ def pool_text(backbone: Backbone, inputs: Mapping[str, Tensor], pooling: str | N
             the last hidden states of the real tokens. Pre-training without sentence pairs does not train [CLS], so its
             content has to be learned from the labels. `bag_of_words`: the mean through the layers with which
             bag-of-words pre-training predicts words from it; see `transform_mean`. Default: `cls` if the backbone has a
-            pooler, else `mean`.
+            pooler, else `mean`. The first two go through the family's `transform`.
 
     For RoBERTa and ELECTRA, `transformers` also has dropout before the dense layer of this head. Here that layer is the
     backbone's pooler, shared with multiple choice heads, which lack this dropout in `transformers`; so no head has it.
@@ -144,16 +152,18 @@ def pool_text(backbone: Backbone, inputs: Mapping[str, Tensor], pooling: str | N
         raise ValueError(f"`pooling` must be one of {', '.join(TEXT_POOLINGS)}. Received: pooling={pooling!r}.")
     if pooling == CLS:
         require_pooler(backbone)
-        return encode(backbone, inputs)["pooled_output"], pooling
+        return transform(backbone, encode(backbone, inputs)["pooled_output"]), pooling
     refuse_pooler(backbone)
     sequence = encode(backbone, inputs)["sequence_output"]
     mean = TokenPooling(MEAN, dtype="float32", name="pooling")(sequence, inputs["padding_mask"])
-    return transform_mean(backbone, mean) if pooling == BAG_OF_WORDS else mean, pooling
+    return transform_mean(backbone, mean) if pooling == BAG_OF_WORDS else transform(backbone, mean), pooling
 
 
-def with_pooling(saved_as: SavedAs, pooling: str) -> SavedAs:
+def with_pooling(saved_as: SavedAs, pooling: str, backbone: Backbone) -> SavedAs:
     """Return the `SavedAs` of a head for whole texts, with the layers of its pooling, if any."""
-    return replace(saved_as, head=saved_as.head | WORDS_TRANSFORM) if pooling == BAG_OF_WORDS else saved_as
+    if pooling == BAG_OF_WORDS:
+        return replace(saved_as, head=saved_as.head | WORDS_TRANSFORM)
+    return with_transform(saved_as, backbone)
 
 
 def transform_mean(backbone: Backbone, mean: Tensor) -> Tensor:
@@ -226,7 +236,7 @@ class TextClassifier(ModelWithClasses):
         pooled, pooling = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
-        self.saved_as = with_pooling(self.saved_as, pooling)
+        self.saved_as = with_pooling(self.saved_as, pooling, backbone)
         self.label_rule = class_rule(self.output.shape)
 
 
@@ -281,7 +291,7 @@ class MultiLabelClassifier(ModelWithClasses):
         pooled, pooling = pool_text(backbone, inputs, pooling)
         super().__init__(backbone, inputs, pooled, num_classes, dropout_rate, labels, name)
         self.pooling = pooling
-        self.saved_as = with_pooling(self.saved_as, pooling)
+        self.saved_as = with_pooling(self.saved_as, pooling, backbone)
 
 
 # Text regression.
@@ -329,4 +339,4 @@ class TextRegressor(ModelWithHead):
         super().__init__(backbone, inputs, numbers[:, 0], name)
         self.dropout_rate = dropout_rate
         self.pooling = pooling
-        self.saved_as = with_pooling(self.saved_as, pooling)
+        self.saved_as = with_pooling(self.saved_as, pooling, backbone)
