@@ -16,7 +16,7 @@ from keras_bert_flow.backends.products import matmul, merge_heads, split_heads
 from keras_bert_flow.backends.unpadding import map_rows
 from keras_bert_flow.backends.values import Shape, Tensor
 from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer, rematerialise, truncated_normal
-from keras_bert_flow.layers.masks import attention_bias, is_unpadded
+from keras_bert_flow.layers.masks import MASKED_SCORE, attention_bias, is_unpadded
 from keras_bert_flow.layers.patterns import (
     FULL,
     LEARNED,
@@ -279,7 +279,7 @@ def masked_softmax(scores: Tensor, bias: Tensor) -> Tensor:
 
     Args:
         scores: float, (batch, heads, query, key).
-        bias: float32, of a shape that broadcasts to theirs; see `attention_bias`.
+        bias: float32, or of the dtype of the scores, of a shape that broadcasts to theirs; see `attention_bias`.
     """
     if keras.backend.backend() == "torch" and scores.dtype == bias.dtype:  # float32
         return (scores + bias).softmax(-1)
@@ -288,6 +288,8 @@ def masked_softmax(scores: Tensor, bias: Tensor) -> Tensor:
         scores, bias = scores + ops.cast(bias, "bfloat16"), 0.0
         if keras.backend.backend() == "torch":
             return ops.softmax(scores, axis=-1)  # float32 internally, without the copies that casts would make
+    elif keras.backend.standardize_dtype(bias.dtype) == "float16":  # cast by the call of a layer, padding to -infinity
+        bias = ops.maximum(ops.cast(bias, "float32"), MASKED_SCORE)
     return ops.cast(ops.softmax(ops.cast(scores, "float32") + bias, axis=-1), scores.dtype)
 
 
