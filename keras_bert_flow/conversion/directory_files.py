@@ -270,12 +270,12 @@ def _check_head_fields(config: dict[str, Any], table: FamilyTable, source: str) 
     """Raise ValueError if a given field that describes the head has the wrong type."""
     architectures, rate = config.get("architectures"), config.get(table.classifier_dropout)
     are_names = isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
-    count = config.get("num_labels")
+    count, poolings = config.get("num_labels"), dict.fromkeys((*TEXT_POOLINGS, *table.poolings))
     rules = {
         "architectures": (architectures is None or are_names, "a list of names"),
         "problem_type": (isinstance(config.get("problem_type"), str | None), "a text"),
         table.classifier_dropout: (rate is None or _is_number(rate) and 0 <= rate < 1, "a number from 0 to below 1"),
-        POOLING_FIELD: (config.get(POOLING_FIELD) in (None, *TEXT_POOLINGS), f"one of {', '.join(TEXT_POOLINGS)}"),
+        POOLING_FIELD: (config.get(POOLING_FIELD) in (None, *poolings), f"one of {', '.join(poolings)}"),
         "num_labels": (count is None or type(count) is int and 0 < count <= MAX_LABELS, "a positive whole number"),
     }
     for name, (holds, rule) in rules.items():

@@ -54,7 +54,10 @@ class EncoderShape:
     shared_parts: ClassVar[tuple[str, ...]] = ()  # of a block, by all blocks: `attention`, `intermediate`, `output`
     has_own_values: ClassVar[bool] = False  # whether attention projects its values from other inputs than its queries
     # What a student must have in common with the teacher whose layers it starts from.
-    widths: ClassVar[tuple[str, ...]] = ("hidden_dim", "num_heads", "intermediate_dim", "embedding_dim")
+    widths: ClassVar[tuple[str, ...]] = (
+        *("hidden_dim", "num_heads", "intermediate_dim", "embedding_dim"),
+        *("attention_bias", "feed_forward_bias", "norm_bias", "head_bias", "is_gated", "has_final_norm"),
+    )
 
     def __post_init__(self) -> None:
         if self.hidden_dim % self.num_heads:

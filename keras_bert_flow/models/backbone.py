@@ -232,6 +232,7 @@ class Backbone(PresetModel):
         self.hidden_states = hidden_states
         self.blocks = stack.blocks
         self.embedding_projection = stack.embedding_projection
+        self.final_norm = stack.final_norm
         self.is_scanned = False
         self._stack = stack
         for field, value in asdict(shape).items():
@@ -270,7 +271,7 @@ class Backbone(PresetModel):
             *([self.embedding_projection] if self.embedding_projection else []),
         ]
         parts = [lowest, *([block] for block in self.blocks)]
-        parts[-1] += [self._stack.final_norm] if self._stack.final_norm else []
+        parts[-1] += [self.final_norm] if self.final_norm else []
         lowest_last = reversed([*enumerate(parts)])
         return {weight.path: depth for depth, layers in lowest_last for layer in layers for weight in layer.weights}
 

@@ -256,7 +256,7 @@ def map_layers(student: Any, teacher: Any) -> int:
 
 
 # What a student must have in common with the teacher whose embeddings and head it starts from.
-EMBEDDING_WIDTHS = ("hidden_dim", "embedding_dim", "mlm_dim", "trigram_dim")
+EMBEDDING_WIDTHS = ("hidden_dim", "embedding_dim", "mlm_dim", "trigram_dim", "norm_bias", "head_bias")
 
 
 def check_start(student: EncoderShape, teacher: EncoderShape, with_blocks: bool = True) -> None:

@@ -156,7 +156,8 @@ def copy_layers(teacher: PresetModel, student: PresetModel, with_blocks: bool = 
     """Copy the embeddings, the head, if any, and evenly spaced blocks of a teacher, from the lowest up, to a student.
 
     For a student without segments, the embedding of segment 0 is added to the position embeddings. As many positions
-    are copied as both models have. The norm of the embeddings is copied if it is of the same kind.
+    are copied as both models have, if any. The norm of the embeddings is copied if it is of the same kind. A norm above
+    the blocks is copied with them.
 
     Args:
         with_blocks: whether blocks are copied too.
@@ -174,6 +175,8 @@ def copy_layers(teacher: PresetModel, student: PresetModel, with_blocks: bool = 
     heads = ("mlm_transform", "mlm", *(MASKED_LM_EXTENSION if ours.shape.mlm_extension_dim else ()))
     heads = heads if student is not ours else ()
     pairs += [(teacher.get_layer(name), student.get_layer(name)) for name in heads]
+    if with_blocks and ours.final_norm is not None:
+        pairs.append((theirs.final_norm, ours.final_norm))
     if ours.embedding_projection is not None and theirs.embedding_projection is not None:
         pairs.append((theirs.embedding_projection, ours.embedding_projection))
     for source, target in pairs:
@@ -187,7 +190,9 @@ def _copy_embeddings(theirs, ours) -> None:
     target = {weight.path: weight for weight in ours.get_layer("embeddings").weights}
     if ours.shape.normalization != theirs.shape.normalization:
         target = {path: weight for path, weight in target.items() if not path.startswith(NORM)}
-    if SEGMENTS in values and SEGMENTS not in target:
+    if POSITIONS not in values:  # of a teacher whose attention knows the positions
+        target.pop(POSITIONS, None)
+    elif SEGMENTS in values and SEGMENTS not in target:
         values[POSITIONS] = values[POSITIONS] + values[SEGMENTS][0]
     for path, variable in target.items():
         if path == POSITIONS:

@@ -90,7 +90,7 @@ def test_training_and_evaluation_have_the_losses_of_the_batch():
 
 
 @pytest.mark.any_backend
-@pytest.mark.parametrize("family", ["bert", "albert", "mobilebert"])
+@pytest.mark.parametrize("family", ["bert", "albert", "mobilebert", "modernbert"])
 @pytest.mark.first_form
 def test_scored_model_computes_what_its_encoder_does(family):
     options = {"mobilebert": {"num_heads": 4, "bottleneck_dim": 16}}.get(family, {})

@@ -56,9 +56,9 @@ class ModernBertShape(EncoderShape):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("local_attention", "global_every"):
+        for name, usual in (("local_attention", 128), ("global_every", 3)):
             if getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be at least 1. Received: {name}={getattr(self, name)}. Try 3.")
+                raise ValueError(f"`{name}` must be at least 1. Received: {name}={getattr(self, name)}. Try {usual}.")
         if self.head_dim % 2:
             raise ValueError(
                 "Rotated heads must have an even width. Received: "
