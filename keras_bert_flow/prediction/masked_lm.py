@@ -93,7 +93,9 @@ class MaskFiller(BasePredictor):
             raise ValueError(f"A text must hold {mask}. Received: {abridge([repr(text)])}. Write it where a word is.")
         # For the tokenizer itself, special pieces in texts are ordinary text.
         mask_ids = np.array([self.tokenizer.mask_id], dtype=np.int32)
-        parts = [ids for words in text.split(mask) for ids in (mask_ids, self.tokenizer.encode(words))][1:]
+        *before, last = text.split(mask)
+        before = [words.rstrip() for words in before] if self.tokenizer.mask_lstrip else before
+        parts = [ids for words in (*before, last) for ids in (mask_ids, self.tokenizer.encode(words))][1:]
         whole = join_texts(self.tokenizer, np.concatenate(parts), None, sys.maxsize)[0]
         is_cut = len(whole) > self.sequence_length
         token_ids = np.append(whole[: self.sequence_length - 1], whole[-1:]) if is_cut else whole

@@ -14,6 +14,7 @@ from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.conversion.tables.table import find_table
 from keras_bert_flow.models.families.modernbert import ModernBertShape
 from tests.contracts import TOLERANCE, load_reference, make_ids, randomise, run_reference
+from tests.oracles.other_tokenizers import make_modern
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
 from tests.oracles.task_models import CASES, call, make_task_inputs
 
@@ -259,6 +260,32 @@ def test_packed_texts_are_as_alone():
         inputs = {"token_ids": alone, "segment_ids": alone * 0, "padding_mask": alone * 0 + 1}
         found = call(model, inputs)["sequence_output"][0]
         np.testing.assert_allclose(packed[mask[0] == number], found, atol=TOLERANCE)
+
+
+@pytest.mark.any_backend
+def test_masks_are_filled_as_in_transformers(tmp_path):
+    names = {f"{name}_token": f"[{name.upper()}]" for name in ("unk", "cls", "sep", "pad", "mask")}
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=make_modern(), **names)
+    pieces, rows = len(fast), 384  # rows are padded to a multiple of 64
+    special = {name: fast.convert_tokens_to_ids(f"[{name[:3].upper()}]") for name in ("pad_token_id", "cls_token_id")}
+    reference = make_reference("ForMaskedLM", vocab_size=rows, max_position_embeddings=64, **special)
+    for part in (reference, fast):
+        part.save_pretrained(tmp_path / "theirs")
+    texts = ["The owner [MASK] the  shop  [MASK].", "[MASK] e\u0301t[MASK]"]
+    asked = fast(texts, return_tensors="pt", padding=True)
+    with torch.no_grad():
+        logits = reference(asked["input_ids"], attention_mask=asked["attention_mask"]).logits
+    expected = logits[asked["input_ids"] == fast.mask_token_id][:, :pieces].softmax(-1).numpy()
+    filler = kbf.load(tmp_path / "theirs", task="fill_mask", top_k=pieces)
+    found = [{fill["token"]: fill["score"] for fill in fills} for text in filler.predict(texts) for fills in text]
+    assert len(found) == len(expected) == 4
+    for fills, scores in zip(found, expected, strict=True):
+        np.testing.assert_allclose([fills[number] for number in range(pieces)], scores, atol=1e-6)
+    backbone = kbf.MaskedLM.from_preset(tmp_path / "theirs")
+    assert (backbone.backbone.pad_token_id, backbone.backbone.num_pieces) == (fast.pad_token_id, pieces)
+    backbone.save_to_preset(tmp_path / "ours")  # with the tokenizer
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "ours")
+    assert again(texts)["input_ids"] == fast(texts)["input_ids"]
 
 
 @pytest.mark.any_backend

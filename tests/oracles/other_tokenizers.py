@@ -25,6 +25,24 @@ def make_byte_level():
     return made
 
 
+def make_modern():
+    """As ModernBERT's: byte-level BPE of OLMo, with runs of spaces among its added tokens and a mask that eats them."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(vocab_size=330, special_tokens=["<|padding|>"], initial_alphabet=alphabet)
+    made.train_from_iterator(TEXTS, trainer)
+    made.add_tokens([tokenizers.AddedToken(" " * count, normalized=True) for count in range(8, 1, -1)])
+    for name in ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"):
+        made.add_special_tokens([tokenizers.AddedToken(name, lstrip=name == "[MASK]", normalized=False)])
+    made.add_tokens([tokenizers.AddedToken(f"[unused{number}]") for number in range(3)])
+    special = [(name, made.token_to_id(name)) for name in ("[CLS]", "[SEP]")]
+    made.post_processor = processors.TemplateProcessing("[CLS] $A [SEP]", "[CLS] $A [SEP] $B [SEP]", special)
+    return made
+
+
 def make_unigram():
     """As ALBERT's: lower case without accents, Unigram, one separator."""
     made = tokenizers.Tokenizer(models.Unigram())

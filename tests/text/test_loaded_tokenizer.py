@@ -13,10 +13,10 @@ from tokenizers import processors
 from keras_bert_flow.tasks.core.task import join_texts
 from keras_bert_flow.text.tokenizers.files import find_difference
 from keras_bert_flow.text.tokenizers.loaded import KNOWN_PATTERNS, LoadedTokenizer
-from tests.oracles.other_tokenizers import TEXTS, make_byte_level, make_unigram
+from tests.oracles.other_tokenizers import TEXTS, make_byte_level, make_modern, make_unigram
 
 UNSEEN = "Why did the owner of hôtel 北京 close early?  Nobody knew ☃."
-MAKERS = {"byte-level": make_byte_level, "unigram": make_unigram}
+MAKERS = {"byte-level": make_byte_level, "unigram": make_unigram, "modern": make_modern}
 
 
 @pytest.fixture(params=MAKERS)
@@ -28,7 +28,7 @@ def pair(request):
 
 def test_ids_are_those_of_the_library(pair):
     theirs, ours = pair
-    for text in (*TEXTS, UNSEEN, ""):
+    for text in (*TEXTS, UNSEEN, "", "  e\u0301clair      \n\n\t x", "[unused1]   <|padding|>"):
         assert ours.encode(text).tolist() == theirs.encode(text, add_special_tokens=False).ids
     assert [ids.tolist() for ids in ours.encode_batch(TEXTS)] == [ours.encode(text).tolist() for text in TEXTS]
     assert ours.vocabulary_size == theirs.get_vocab_size() == len(ours.pieces)

@@ -249,6 +249,8 @@ class LoadedTokenizer(Tokenizer):
         self.special_ids = tuple(ids[token] for token in found.values())
         self.pad_id, self.unk_id, self.cls_id, self.sep_id, self.mask_id = self.special_ids
         self.mask_token = found["mask"]
+        added = [token for token in self._parsed.get("added_tokens") or () if isinstance(token, dict)]
+        self.mask_lstrip = any(token.get("lstrip") is True for token in added if token["content"] == self.mask_token)
         freed = _free_added(self._parsed, {*found.values()})
         if freed is not None:
             self._tokenizer = self._load(freed, json.dumps(freed))

@@ -26,6 +26,7 @@ class Tokenizer(Protocol):
         special_ids: these five.
         separators: number of `sep_id` between two texts of one row.
         mask_token: spelling of a masked word in a text.
+        mask_lstrip: whether it includes the spaces before it, as the one of byte-level BPE does.
         starts_word: bool, (vocabulary,). Whether a piece begins a word.
     Example:
         >>> tokenizer = kbf.Tokenizer.from_preset("model")
@@ -45,6 +46,7 @@ class Tokenizer(Protocol):
     special_ids: tuple[int, ...]
     separators: int
     mask_token: str
+    mask_lstrip: bool = False
     starts_word: np.ndarray
 
     @classmethod
