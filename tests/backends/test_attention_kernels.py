@@ -11,7 +11,7 @@ from keras_bert_flow.backends import kernels
 from keras_bert_flow.backends.fused import dropped_steps
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.masks import attention_bias
-from keras_bert_flow.layers.patterns import FULL, Blocks, Causal, Permutation, Window
+from keras_bert_flow.layers.patterns import FULL, Blocks, Causal, Permutation, Rotary, Window
 from keras_bert_flow.layers.shape import EncoderShape
 
 BACKEND = keras.backend.backend()
@@ -75,6 +75,21 @@ def test_fused_attention_is_the_dense_one(pattern, dtype, tolerance):
     if dtype == "float32":  # gradients of padding queries, which attend to whatever is there, reach real keys
         rows = MASK.all(axis=1)
         np.testing.assert_allclose(gradient[rows], expected_gradient[rows], atol=1e-5 * np.abs(expected_gradient).max())
+
+
+@pytest.mark.slow_compiled
+def test_rotated_queries_and_keys_take_the_fused_kernel(monkeypatch):
+    layer = MultiHeadSelfAttention(SHAPE, Window(2), Rotary(100.0), name="attention")
+    fused, mask = (keras.ops.convert_to_tensor(values) for values in (FUSED, MASK))
+    expected = read(layer._attend(fused, mask))
+
+    def attend(fused, bias, padding_mask, pattern, num_heads, dense, dropout):
+        return kernels._attend_fused(fused, bias, dropout, num_heads, 0, kernel_here())
+
+    monkeypatch.setattr("keras_bert_flow.layers.attention.attend", attend)
+    found = read(layer._attend(fused, mask))
+    assert not np.array_equal(found, expected)  # by another kernel
+    np.testing.assert_allclose(found[MASK > 0], expected[MASK > 0], atol=1e-5 * np.abs(expected).max())
 
 
 def test_dropout_takes_keys_from_all_queries_at_its_rate():

@@ -6,15 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from keras_bert_flow.layers.attention import (
-    MultiHeadSelfAttention,
-    alibi_bias,
-    find_buckets,
-    make_sinusoids,
-    rotate,
-    shift_distances,
-)
+from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.patterns import Alibi, Disentangled, Rotary, TransformerXL
+from keras_bert_flow.layers.positions import alibi_bias, find_buckets, make_sinusoids, rotate, shift_distances
 from keras_bert_flow.layers.shape import EncoderShape
 
 transformers = pytest.importorskip("transformers")

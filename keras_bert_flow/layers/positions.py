@@ -1,0 +1,132 @@
+"""Positions within attention: rotation, slopes over distances, and scores of relative positions.
+
+All depend on the distance of two tokens alone, which in a packed row is the same as in the text by itself.
+"""
+
+import numpy as np
+from keras import ops
+
+from keras_bert_flow.backends.values import Tensor
+from keras_bert_flow.layers.patterns import Disentangled
+
+
+def rotate(vectors: Tensor, theta: float, axis: int = 2) -> Tensor:
+    """Rotate queries or keys by their place in the row.
+
+    The product of a query and a key then depends on the distance of their places. The angle of the pair (i, i + half)
+    of the values of a head is place · theta^(-i / half); it is computed in float32.
+
+    Args:
+        vectors: float, (batch, heads, length, head_dim), or any shape with the length in one axis and head_dim last.
+        theta: base of the wavelengths, above 0.
+        axis: that of the length.
+    Returns:
+        The shape and dtype of the vectors.
+    Raises:
+        ValueError: `head_dim` is odd.
+    Source: Su et al. 2021, section 3.2.2; arXiv:2104.09864. Halves as in EleutherAI/gpt-neox, `rotate_half`.
+    """
+    length, width = ops.shape(vectors)[axis], vectors.shape[-1]
+    if width % 2:
+        raise ValueError(f"Rotated heads must have an even width. Received: head_dim={width}. Change `num_heads`.")
+    half = width // 2
+    frequencies = ops.convert_to_tensor((theta ** (-np.arange(half) / half)).astype("float32"))
+    angles = ops.expand_dims(ops.arange(length, dtype="float32"), 1) * frequencies  # (length, half)
+    angles = ops.reshape(angles, (length, *[1] * (len(vectors.shape) - axis - 2), half))
+    cosines, sines = ops.cos(angles), ops.sin(angles)
+    first, second = ops.cast(vectors[..., :half], "float32"), ops.cast(vectors[..., half:], "float32")
+    rotated = [first * cosines - second * sines, second * cosines + first * sines]
+    return ops.cast(ops.concatenate(rotated, axis=-1), vectors.dtype)
+
+
+def rotate_fused(fused: Tensor, num_heads: int, theta: float) -> Tensor:
+    """Rotate the queries and keys of a fused projection, (batch, length, 3 hidden), ordered (heads, 3, head_dim).
+
+    What attends to them then needs no positions, so any kernel does.
+    """
+    _, length, width = ops.shape(fused)
+    split = ops.reshape(fused, (-1, length, num_heads, 3, fused.shape[-1] // (3 * num_heads)))
+    joined = ops.concatenate([rotate(split[:, :, :, :2], theta, axis=1), split[:, :, :, 2:]], axis=3)
+    return ops.reshape(joined, (-1, length, width))
+
+
+def alibi_bias(length: Tensor | int, num_heads: int) -> Tensor:
+    """Return what ALiBi adds to the scores, float32, (1, heads, query, key): -slope · distance.
+
+    For a power of two of heads, their slopes are 2^(-8 / heads), its square, and so on. Otherwise: those of the next
+    lower power of two, then every second one of twice as many heads.
+
+    Source: Press et al. 2022, section 3; ofirpress/attention_with_linear_biases, `get_slopes`.
+    """
+    power = 1 << (num_heads.bit_length() - 1)
+    slopes = 2.0 ** (-8.0 * np.arange(1, power + 1) / power)
+    between = 2.0 ** (-4.0 * np.arange(1, 2 * power + 1, 2) / power)
+    slopes = np.concatenate([slopes, between[: num_heads - power]]).astype("float32")
+    places = ops.arange(length, dtype="float32")
+    distances = ops.abs(ops.expand_dims(places, 1) - places)
+    return -ops.reshape(ops.convert_to_tensor(slopes), (1, num_heads, 1, 1)) * distances
+
+
+def make_sinusoids(length: Tensor | int, width: int) -> Tensor:
+    """Return the sinusoids of the distances length, length - 1, …, 1 - length, float32, (2 length, width).
+
+    Source: Vaswani et al. 2017, section 3.5, with the sines before the cosines as in Transformer-XL and XLNet.
+    """
+    distances = ops.cast(length, "float32") - ops.arange(2 * length, dtype="float32")
+    frequencies = ops.convert_to_tensor((10000.0 ** (-np.arange(0, width, 2) / width)).astype("float32"))
+    angles = ops.expand_dims(distances, 1) * frequencies
+    return ops.concatenate([ops.sin(angles), ops.cos(angles)], axis=1)
+
+
+def shift_distances(scores: Tensor) -> Tensor:
+    """Take from the scores of all distances those of each query and key.
+
+    Args:
+        scores: float, (batch, heads, query, 2 length). Of the distances of `make_sinusoids`.
+    Returns:
+        float, (batch, heads, query, key). That of the distance query - key.
+    Source: Dai et al. 2019, appendix B: shifting each row by one more is a reshape.
+    """
+    batch, heads, length, _ = ops.shape(scores)
+    flat = ops.reshape(scores, (batch, heads, -1))[:, :, length:]
+    return ops.reshape(flat, (batch, heads, length, -1))[..., :length]
+
+
+def find_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
+    """Return the row of the table of relative positions for the distances -max_distance to max_distance, int32.
+
+    Source: microsoft/DeBERTa, `make_log_bucket_position`. Floor and ceiling decide between neighbouring buckets, so the
+    logarithms are computed in float64 with NumPy, on every backend.
+    """
+    distances = np.arange(-max_distance, max_distance + 1)
+    middle = num_buckets // 2
+    far = np.maximum(np.abs(distances), middle)
+    steps = np.ceil(np.log(far / middle) / np.log((max_distance - 1) / middle) * (middle - 1))
+    buckets = np.where(np.abs(distances) < middle, distances, np.sign(distances) * (steps + middle))
+    return np.clip(buckets + num_buckets, 0, 2 * num_buckets - 1).astype("int32")
+
+
+def score_disentangled(query: Tensor, key: Tensor, table: tuple[Tensor, Tensor], kind: Disentangled) -> Tensor:
+    """Return what relative positions add to the scores: content to position, and position to content.
+
+    Both terms take the row of query - key. The paper's section 3.2 has key - query in the second; its code does not.
+
+    Args:
+        query, key: float, (batch, heads, length, head_dim).
+        table: queries and keys of the table of relative positions, float, (1, heads, 2 num_buckets, head_dim).
+    Returns:
+        float, (batch, heads, query, key).
+    """
+    batch, heads, length, _ = ops.shape(query)
+    places, most = ops.arange(length, dtype="int32"), kind.max_distance
+    distances = ops.clip(ops.expand_dims(places, 1) - places, -most, most)
+    rows = ops.take(ops.convert_to_tensor(find_buckets(kind.num_buckets, most)), distances + most)  # (query, key)
+    by_query, by_key = (
+        ops.take_along_axis(
+            ops.matmul(vectors, ops.swapaxes(others, -1, -2)),  # (batch, heads, length, row)
+            ops.broadcast_to(chosen, (batch, heads, length, length)),
+            axis=-1,
+        )
+        for vectors, others, chosen in ((query, table[1], rows), (key, table[0], ops.transpose(rows)))
+    )
+    return by_query + ops.swapaxes(by_key, -1, -2)
