@@ -65,9 +65,10 @@ def gate(fused: Tensor, groups: int, activation: Callable[[Tensor], Tensor]) -> 
         float, (..., units).
     Source: Shazeer 2020; arXiv:2002.05202.
     """
-    *leading, width = ops.shape(fused)
+    leading = ops.shape(fused)[:-1]
     split = ops.reshape(fused, (*leading, groups, 2, fused.shape[-1] // (2 * groups)))
-    return ops.reshape(activation(split[..., 0, :]) * split[..., 1, :], (*leading, fused.shape[-1] // 2))
+    first, second = ops.unstack(split, 2, axis=-2)
+    return ops.reshape(activation(first) * second, (*leading, fused.shape[-1] // 2))
 
 
 # Initializers of weight matrices.

@@ -10,44 +10,35 @@ from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.patterns import Disentangled
 
 
-def rotate(vectors: Tensor, theta: float, axis: int = 2) -> Tensor:
-    """Rotate queries or keys by their place in the row.
+def rotate_fused(fused: Tensor, num_heads: int, theta: float) -> Tensor:
+    """Rotate the queries and keys of a fused projection by their place in the row.
 
-    The product of a query and a key then depends on the distance of their places. The angle of the pair (i, i + half)
-    of the values of a head is place · theta^(-i / half); it is computed in float32.
+    The product of a query and a key then depends on the distance of their places, so that any kernel of attention takes
+    them. The angle of the pair (i, i + half) of the values of a head is place · theta^(-i / half); it is computed in
+    float32.
 
     Args:
-        vectors: float, (batch, heads, length, head_dim), or any shape with the length in one axis and head_dim last.
+        fused: float, (batch, length, 3 hidden). The last axis is ordered (heads, 3, head_dim).
         theta: base of the wavelengths, above 0.
-        axis: that of the length.
     Returns:
-        The shape and dtype of the vectors.
+        The shape and dtype of `fused`; its values as they are.
     Raises:
         ValueError: `head_dim` is odd.
     Source: Su et al. 2021, section 3.2.2; arXiv:2104.09864. Halves as in EleutherAI/gpt-neox, `rotate_half`.
     """
-    length, width = ops.shape(vectors)[axis], vectors.shape[-1]
+    length, width = ops.shape(fused)[1], fused.shape[2] // (3 * num_heads)
     if width % 2:
         raise ValueError(f"Rotated heads must have an even width. Received: head_dim={width}. Change `num_heads`.")
     half = width // 2
-    frequencies = ops.convert_to_tensor((theta ** (-np.arange(half) / half)).astype("float32"))
-    angles = ops.expand_dims(ops.arange(length, dtype="float32"), 1) * frequencies  # (length, half)
-    angles = ops.reshape(angles, (length, *[1] * (len(vectors.shape) - axis - 2), half))
-    cosines, sines = ops.cos(angles), ops.sin(angles)
-    first, second = ops.cast(vectors[..., :half], "float32"), ops.cast(vectors[..., half:], "float32")
-    rotated = [first * cosines - second * sines, second * cosines + first * sines]
-    return ops.cast(ops.concatenate(rotated, axis=-1), vectors.dtype)
-
-
-def rotate_fused(fused: Tensor, num_heads: int, theta: float) -> Tensor:
-    """Rotate the queries and keys of a fused projection, (batch, length, 3 hidden), ordered (heads, 3, head_dim).
-
-    What attends to them then needs no positions, so any kernel does.
-    """
-    _, length, width = ops.shape(fused)
-    split = ops.reshape(fused, (-1, length, num_heads, 3, fused.shape[-1] // (3 * num_heads)))
-    joined = ops.concatenate([rotate(split[:, :, :, :2], theta, axis=1), split[:, :, :, 2:]], axis=3)
-    return ops.reshape(joined, (-1, length, width))
+    frequencies = np.zeros((3, 1, half), "float32")  # 0 for the values
+    frequencies[:2] = theta ** (-np.arange(half) / half)
+    places = ops.reshape(ops.arange(length, dtype="float32"), (length, 1, 1, 1, 1))
+    angles = places * ops.convert_to_tensor(frequencies)  # (length, 1, 3, 1, half)
+    signs = ops.convert_to_tensor(np.array([[-1.0], [1.0]], "float32"))
+    split = ops.reshape(ops.cast(fused, "float32"), (-1, length, num_heads, 3, 2, half))
+    first, second = ops.unstack(split, 2, axis=4)
+    rotated = split * ops.cos(angles) + ops.stack([second, first], axis=4) * (ops.sin(angles) * signs)
+    return ops.cast(ops.reshape(rotated, (-1, length, fused.shape[2])), fused.dtype)
 
 
 def alibi_bias(length: Tensor | int, num_heads: int) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.patterns import Alibi, Disentangled, Rotary, TransformerXL
-from keras_bert_flow.layers.positions import alibi_bias, find_buckets, make_sinusoids, rotate, shift_distances
+from keras_bert_flow.layers.positions import alibi_bias, find_buckets, make_sinusoids, rotate_fused, shift_distances
 from keras_bert_flow.layers.shape import EncoderShape
 
 transformers = pytest.importorskip("transformers")
@@ -23,6 +23,17 @@ MASK = np.array([[1] * LENGTH, [1] * 6 + [0] * 3], "int32")
 
 def read(tensor):
     return keras.ops.convert_to_numpy(tensor)
+
+
+def rotate(vectors, theta):
+    """Return vectors, (batch, heads, length, head_dim), rotated as queries; keys are as well, values are not."""
+    batch, heads, length, width = vectors.shape
+    fused = np.stack([vectors.transpose(0, 2, 1, 3)] * 3, axis=3).reshape(batch, length, -1)
+    found = read(rotate_fused(keras.ops.convert_to_tensor(fused), heads, theta))
+    query, key, value = np.moveaxis(found.reshape(batch, length, heads, 3, width).transpose(0, 2, 1, 3, 4), 3, 0)
+    np.testing.assert_array_equal(query, key)
+    np.testing.assert_array_equal(value, vectors)
+    return query
 
 
 def draw(*shape):
@@ -46,13 +57,13 @@ def test_rotation_is_that_of_modernbert(theta):
     given = torch.tensor(vectors)
     cosines, sines = theirs.ModernBertRotaryEmbedding(config)(given, torch.arange(LENGTH)[None], "full_attention")
     expected, _ = theirs.apply_rotary_pos_emb(given, given, cosines, sines)
-    np.testing.assert_allclose(read(rotate(keras.ops.convert_to_tensor(vectors), theta)), expected.numpy(), atol=1e-6)
+    np.testing.assert_allclose(rotate(vectors, theta), expected.numpy(), atol=1e-6)
 
 
 @pytest.mark.any_backend
 def test_rotated_scores_depend_on_distances_alone():
     query, key = (np.tile(draw(1, 1, 1, 16), (1, 1, LENGTH, 1)) for _ in range(2))
-    query, key = (read(rotate(keras.ops.convert_to_tensor(vectors), 100.0)) for vectors in (query, key))
+    query, key = (rotate(vectors, 100.0) for vectors in (query, key))
     scores = (query @ key.swapaxes(-1, -2))[0, 0]
     np.testing.assert_allclose(scores[1:, 1:], scores[:-1, :-1], atol=1e-5)
     assert np.abs(scores[0] - scores[0, 0])[1:].min() > 1e-3
