@@ -31,6 +31,7 @@ MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "ALBERT": ("albert", "mlm_sop", {"embedding_dim": 128}),
     "ELECTRA": ("electra", "rtd", {"embedding_dim": 128}),
     "DistilBERT": ("distilbert", "mlm", {}),
+    "ModernBERT": ("modernbert", "mlm", {}),
 }
 STUDENT = "DistilBERT, distilled"
 

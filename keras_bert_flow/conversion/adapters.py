@@ -380,9 +380,8 @@ class AdaptedTensors(TensorMapping):
         if name not in self._adapted:
             return self._base[name]
         first, second = (self._adapter[matrix].astype(np.float32) for matrix in self._adapted[name])
-        return self._base[name].astype(np.float32) + np.float32(self._find_scale(name.removesuffix(".weight"))) * (
-            second @ first
-        )
+        scale = np.float32(self._find_scale(name.removesuffix(".weight")))
+        return self._base[name].astype(np.float32) + scale * (second @ first)
 
     def check_finite(self) -> None:
         """Raise ValueError if a tensor of the base or of the adapter holds NaN or infinity."""

@@ -30,15 +30,16 @@ def rotate_fused(fused: Tensor, num_heads: int, theta: float) -> Tensor:
     if width % 2:
         raise ValueError(f"Rotated heads must have an even width. Received: head_dim={width}. Change `num_heads`.")
     half = width // 2
-    frequencies = np.zeros((3, 1, half), "float32")  # 0 for the values
+    frequencies = np.zeros((3, 2, half), "float32")  # 0 for the values
     frequencies[:2] = theta ** (-np.arange(half) / half)
-    places = ops.reshape(ops.arange(length, dtype="float32"), (length, 1, 1, 1, 1))
-    angles = places * ops.convert_to_tensor(frequencies)  # (length, 1, 3, 1, half)
-    signs = ops.convert_to_tensor(np.array([[-1.0], [1.0]], "float32"))
-    split = ops.reshape(ops.cast(fused, "float32"), (-1, length, num_heads, 3, 2, half))
-    first, second = ops.unstack(split, 2, axis=4)
-    rotated = split * ops.cos(angles) + ops.stack([second, first], axis=4) * (ops.sin(angles) * signs)
-    return ops.cast(ops.reshape(rotated, (-1, length, fused.shape[2])), fused.dtype)
+    signs = np.broadcast_to(np.array([[-1.0], [1.0]], "float32"), frequencies.shape)
+    places = ops.reshape(ops.arange(length, dtype="float32"), (length, 1, 1))
+    angles = places * ops.convert_to_tensor(frequencies.reshape(-1))  # (length, 1, 3 head_dim)
+    cosines, sines = ops.cos(angles), ops.sin(angles) * ops.convert_to_tensor(signs.reshape(-1))
+    heads = ops.reshape(ops.cast(fused, "float32"), (-1, length, num_heads, 3 * width))
+    first, second = ops.unstack(ops.reshape(heads, (-1, length, num_heads, 3, 2, half)), 2, axis=4)
+    swapped = ops.reshape(ops.stack([second, first], axis=4), (-1, length, num_heads, 3 * width))
+    return ops.cast(ops.reshape(heads * cosines + swapped * sines, (-1, length, fused.shape[2])), fused.dtype)
 
 
 def alibi_bias(length: Tensor | int, num_heads: int) -> Tensor:

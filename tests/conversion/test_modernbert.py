@@ -139,6 +139,7 @@ def test_missing_fields_are_those_of_the_published_model():
     [
         ({"layer_types": ["sliding_attention", "full_attention"]}, "`layer_types` must name each layer.* Received: "),
         ({"layer_types": ["full_attention"]}, "`layer_types` must name each layer"),
+        ({"layer_types": [], "num_hidden_layers": 0}, "`num_hidden_layers` must be a positive whole number"),
         ({"layer_types": "full_attention"}, "`layer_types` must name each layer"),
         ({"rope_parameters": {"full_attention": {"rope_type": "yarn"}}}, "must be of the type 'default'"),
         ({"rope_parameters": {"full_attention": 3}}, "must be of the type 'default'"),
@@ -250,16 +251,14 @@ def test_base_and_its_heads_have_as_many_weights():
 @pytest.mark.any_backend
 def test_packed_texts_are_as_alone():
     model = randomise(make_backbone())
-    rng = np.random.default_rng(3)
-    lengths = (7, 4, 5)
-    ids = rng.integers(1, 50, 16).astype("int32")[None]
-    mask = np.repeat(np.arange(1, 4), lengths).astype("int32")[None]
-    packed = call(model, {"token_ids": ids, "segment_ids": ids * 0, "padding_mask": mask})["sequence_output"][0]
-    for number, (end, length) in enumerate(zip(np.cumsum(lengths), lengths, strict=True), 1):
-        alone = ids[:, end - length : end]
-        inputs = {"token_ids": alone, "segment_ids": alone * 0, "padding_mask": alone * 0 + 1}
-        found = call(model, inputs)["sequence_output"][0]
-        np.testing.assert_allclose(packed[mask[0] == number], found, atol=TOLERANCE)
+    lengths, ids = (7, 4, 5), np.random.default_rng(3).integers(1, 50, 16)
+    rows = [np.repeat([1, 2, 3], lengths), *(np.arange(16) < length for length in lengths)]  # all three, and each alone
+    texts = [ids, *(np.roll(ids, -start) for start in (0, 7, 11))]
+    token_ids, mask = (np.stack(values).astype("int32") for values in (texts, rows))
+    inputs = {"token_ids": token_ids, "segment_ids": token_ids * 0, "padding_mask": mask}
+    found = call(model, inputs)["sequence_output"]
+    alone = np.concatenate([found[number, :length] for number, length in enumerate(lengths, 1)])
+    np.testing.assert_allclose(found[0], alone, atol=TOLERANCE)
 
 
 @pytest.mark.any_backend

@@ -14,7 +14,7 @@ from keras_bert_flow.conversion.tables.table import FamilyTable, Setting, dense,
 
 LAYER_TYPES, ROPE = "layer_types", "rope_parameters"
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
-EVERY, LAYERS = "global_attn_every_n_layers", "num_hidden_layers"
+EVERY, LAYERS, NUM_LAYERS = "global_attn_every_n_layers", "num_hidden_layers", 22
 THETAS = {GLOBAL: "global_rope_theta", LOCAL: "local_rope_theta"}  # kind of layer → the older field
 _HEAD = {"cls.predictions.transform.dense": "head.dense", "cls.predictions.transform.LayerNorm": "head.norm"}
 
@@ -29,7 +29,7 @@ def normalise_config(config: Mapping[str, Any], source: str) -> dict[str, Any]:
     if (types := config.get(LAYER_TYPES)) is not None:
         kinds = types if isinstance(types, list) else []
         every = next((place for place, kind in enumerate(kinds) if place and kind == GLOBAL), len(kinds)) or 1
-        if not kinds or kinds != list_layer_types(len(kinds), every) or len(kinds) != config.get(LAYERS, len(kinds)):
+        if kinds != list_layer_types(len(kinds), every) or len(kinds) != config.get(LAYERS, NUM_LAYERS):
             raise ValueError(
                 f"{source}: `{LAYER_TYPES}` must name each layer, and of every so many the first alone {GLOBAL!r}, the "
                 f"others {LOCAL!r}. Received: {abridge(repr(types))}. Another order of layers is not supported."
@@ -77,7 +77,7 @@ MODERNBERT = FamilyTable(
     prefix="model.",
     settings=(
         Setting("vocabulary_size", "vocab_size", 50368),
-        Setting("num_layers", LAYERS, 22),
+        Setting("num_layers", LAYERS, NUM_LAYERS),
         Setting("num_heads", "num_attention_heads", 12),
         Setting("hidden_dim", "hidden_size", 768),
         Setting("intermediate_dim", "intermediate_size", 1152),
