@@ -151,9 +151,9 @@ class Block(ShapedLayer):
 def make_feed_forward(layer: ShapedLayer) -> tuple[Dense, Dense]:
     """Return the two dense layers of a feed-forward, `intermediate` and `output`, which `activate` stands between."""
     shape = layer.shape
-    options = {"use_bias": shape.feed_forward_bias}
-    intermediate = layer.make_dense(shape.feed_forward_dim, "intermediate", **options)
-    return intermediate, layer.make_dense(shape.hidden_dim, "output", is_output=True, **options)
+    intermediate = layer.make_dense(shape.feed_forward_dim, "intermediate", use_bias=shape.feed_forward_bias)
+    output = layer.make_dense(shape.hidden_dim, "output", is_output=True, use_bias=shape.feed_forward_bias)
+    return intermediate, output
 
 
 def activate(layer: ShapedLayer, fused: Tensor, training: bool | None) -> Tensor:

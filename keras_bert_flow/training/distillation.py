@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -170,7 +171,7 @@ def copy_layers(teacher: PresetModel, student: PresetModel, with_blocks: bool = 
     # Some families share one block among several layers.
     per_layer = [theirs.blocks[layer * len(theirs.blocks) // theirs.num_layers] for layer in range(theirs.num_layers)]
     chosen = [per_layer[number * theirs.num_layers // len(ours.blocks)] for number in range(len(ours.blocks))]
-    pairs = [(theirs.token_embedding, ours.token_embedding)]
+    pairs: list[tuple[Any, Any]] = [(theirs.token_embedding, ours.token_embedding)]
     pairs += zip(chosen, ours.blocks, strict=True) if with_blocks else ()
     heads = ("mlm_transform", "mlm", *(MASKED_LM_EXTENSION if ours.shape.mlm_extension_dim else ()))
     heads = heads if student is not ours else ()
