@@ -46,7 +46,7 @@ def test_only_lora_pooler_and_head_are_trained_and_saved_merged(family, tmp_path
     after = read_weights(model)
     changed = {path for path, value in after.items() if path not in before or not np.array_equal(value, before[path])}
     blocks = {path for path in after if "/lora_" in path}
-    assert changed == blocks | {path for path in after if path.startswith(("classifier/", "pooler/"))}
+    assert changed == blocks | {path for path in after if path.startswith(("classifier/", "pooler/", "head/"))}
     products = 4 + 2 * model.backbone.shape.num_feed_forwards  # query, key, value, that of the heads, and two each
     assert len(blocks) == len(model.backbone.blocks) * 2 * products
     model.save_to_preset(tmp_path / "model")
