@@ -182,6 +182,7 @@ def in_time(config: PipelineConfig, make: Callable[[StageRun], Path]) -> Callabl
     ends = began + 60 * (minutes - min(1.0, EVALUATION_SHARE * minutes))
 
     def make_in_time(stage: StageRun) -> Path:
+        """Make a stage within its share of the time that is left."""
         share = own.get(stage.name)
         if share is None:
             return make(stage)

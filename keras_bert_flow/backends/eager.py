@@ -25,7 +25,12 @@ class LayerWalk:
     def __init__(self, model: keras.Model) -> None:
         nodes = [node for depth in sorted(model._nodes_by_depth, reverse=True) for node in model._nodes_by_depth[depth]]
         self._nodes = [
-            (node.operation, "training" in _list_arguments(node.operation), node.arguments, [*map(id, node.outputs)])
+            (
+                node.operation,
+                "training" in inspect.signature(node.operation.call).parameters,
+                node.arguments,
+                [*map(id, node.outputs)],
+            )
             for node in nodes
             if node.operation and not node.is_input
         ]
@@ -66,10 +71,6 @@ class LayerWalk:
             if keras.backend.standardize_dtype(value.dtype) != dtype:
                 return None
         return None if any(layer._losses for layer in self._all_layers) else [inputs[name] for name in self._order]
-
-
-def _list_arguments(operation: Any) -> Sequence[str]:
-    return [*inspect.signature(operation.call).parameters]
 
 
 def _fill(structure: Any, values: Mapping[int, Tensor]) -> Any:

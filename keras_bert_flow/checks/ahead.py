@@ -187,7 +187,9 @@ def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> 
     used, there = found["memory_bytes"] / 2**30, device.memory_bytes / 2**30
     fits = found["memory_bytes"] <= FITS * device.memory_bytes
     remedy = "" if fits else f" {_advise(config, device)}"
-    is_slow = device.kind == TPU and found["compile_seconds"] > PATIENCE_SECONDS and _is_scannable(config)
+    is_uniform = resolve_shape(config.model, count_pieces(config)).is_uniform
+    is_scannable = is_uniform and config.backend == "jax" and not settings.scan_layers
+    is_slow = device.kind == TPU and found["compile_seconds"] > PATIENCE_SECONDS and is_scannable
     shorter = " Set pretraining.scan_layers=true to compile faster, for more memory and time a step." if is_slow else ""
     seconds = found["seconds"]
     share = found["flops"] / (seconds * find_peak(config, device))
@@ -212,12 +214,6 @@ def _describe(config: PipelineConfig, device: Device, found: dict[str, Any]) -> 
 def find_peak(config: PipelineConfig, device: Device) -> float:
     """Return the products per second of a chip in the precision of a configuration."""
     return device.float32_flops if config.pretraining.precision == "float32" else device.peak_flops
-
-
-def _is_scannable(config: PipelineConfig) -> bool:
-    """Return whether the layers are not scanned yet, and can be."""
-    is_uniform = resolve_shape(config.model, count_pieces(config)).is_uniform
-    return is_uniform and config.backend == "jax" and not config.pretraining.scan_layers
 
 
 def _advise(config: PipelineConfig, device: Device) -> str:

@@ -145,6 +145,7 @@ def examine_corpus(
 
 
 def _judge_files(paths: Sequence[str], unreadable: Sequence[str], empty: Sequence[str]) -> Finding:
+    """Judge whether every file of the corpus can be read to its end and holds a document."""
     if unreadable:
         value = f"{len(unreadable)} of {len(paths):,} cannot be read to their end; {unreadable[0]}"
         return judge("files", False, value, "Restore these files or leave them out.")

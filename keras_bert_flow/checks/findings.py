@@ -177,6 +177,7 @@ class Repeats:
     _step: int = field(init=False, default=1)
 
     def add(self, item: bytes) -> None:
+        """Count an item if its digest is one of those that are kept; keep fewer when they are too many."""
         digest = int.from_bytes(hashlib.blake2b(item, digest_size=8).digest(), "little")
         if digest % self._step:
             return

@@ -172,6 +172,7 @@ def _judge(counts: RecordCounts) -> None:
 
 
 def _find(patterns: Sequence[str]) -> list[str]:
+    """Return the files that the patterns match, each once."""
     found = []
     for pattern in patterns:
         paths = [path for path in glob.glob(pattern) if Path(path).is_file()]

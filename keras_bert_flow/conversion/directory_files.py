@@ -94,6 +94,7 @@ def _is_padded(count: int, rows: int) -> bool:
 
 
 def _describe_misfit(path: Path, what: str, count: int, vocabulary_size: int) -> str:
+    """Return the error of a file whose pieces are not as many as the rows of the embedding."""
     remedy = "Use the one that the model was made with"
     if count > vocabulary_size:
         remedy += f", or give the model more rows, with `resize_token_embeddings({count})` of transformers"

@@ -86,6 +86,7 @@ def from_keras_hub(model: keras.Model, **overrides) -> keras.Model:
 
 
 def _find_class(preset: Path, ours: Path) -> type[keras.Model]:
+    """Return the class of ours for a preset of KerasHub, of which `ours` is the converted directory."""
     name = read_json(preset / TASK)["class_name"] if (preset / TASK).is_file() else ""
     if name.endswith("MaskedLM"):
         return MaskedLM

@@ -185,6 +185,7 @@ def _take_one(settings: DistributionConfig) -> Cluster:
 
 
 def _check_single(settings: DistributionConfig, processes: int) -> None:
+    """Raise ValueError if `kind: single` is set for one of several processes."""
     if settings.kind == SINGLE_DEVICE and processes > 1:
         names = ("WORLD_SIZE", "TF_CONFIG", "KERAS_DISTRIBUTION_NUM_PROCESSES")
         given = ", ".join(f"{name}={os.environ[name]}" for name in names if name in os.environ)

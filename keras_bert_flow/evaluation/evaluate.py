@@ -367,6 +367,7 @@ def _gather_stages(
 
 
 def _list_versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that compute a report."""
     versions = {"python": platform.python_version()}
     for package in PACKAGES:
         try:

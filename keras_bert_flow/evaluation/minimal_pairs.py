@@ -81,6 +81,7 @@ def summarise_pairs(encoded: EncodedPairs, scores: np.ndarray) -> dict[str, Any]
 
 
 def _summarise(points: np.ndarray) -> dict[str, Any]:
+    """Return the figures of some pairs; a point is 1 if the acceptable sentence wins, and one half for a tie."""
     error = float(points.std(ddof=1)) / math.sqrt(len(points)) if len(points) > 1 else None
     return {
         "pairs": len(points),

@@ -173,6 +173,7 @@ def build_label_curve(
 
 
 def _summarise_row(row: Mapping[str, Any], metric: str, dev_examples: int) -> dict[str, Any]:
+    """Return the mean score of each model for one number of labels; None if a run of it has no score."""
     models = {}
     for model, runs in row["runs"].items():
         scores = [{"score": run["score"]} for run in runs if run["score"] is not None]

@@ -309,7 +309,9 @@ def scan_blocks(
     """
     block = blocks[0]
     weights = [ops.stack(values) for values in zip(*(each.weights for each in blocks), strict=True)]
-    groups = [*zip(*(_list_seeds(each) for each in blocks), strict=True)] if training else []
+    known = {id(weight) for each in blocks for weight in each.weights}
+    states_of = ([variable for variable in each.variables if id(variable) not in known] for each in blocks)
+    groups = [*zip(*states_of, strict=True)] if training else []  # states of the dropout seeds of each block
     seeds = [ops.stack([seed.value for seed in group]) for group in groups]
     variables = [*block.weights, *(group[0] for group in groups)]
 
@@ -324,9 +326,3 @@ def scan_blocks(
         for number, seed in enumerate(group):
             seed.assign(values[number])
     return hidden
-
-
-def _list_seeds(block: Block) -> list[keras.Variable]:
-    """Return the states of the dropout seeds of a block, which are no weights."""
-    weights = {id(weight) for weight in block.weights}
-    return [variable for variable in block.variables if id(variable) not in weights]

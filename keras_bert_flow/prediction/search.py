@@ -185,6 +185,7 @@ def _describe(path: Path, embedder: Embedder, model: Path) -> dict[str, Any]:
 
 
 def _write_index(folder: Path, path: Path, facts: Mapping[str, Any], embedder: Embedder, follow: Callable) -> None:
+    """Embed the lines of a file, and write the vectors with what they were made of."""
     lines = _find_lines(path)
     np.save(folder / LINES, lines)
     _embed(path, lines, embedder, partial(np.lib.format.open_memmap, folder / VECTORS, "w+"), follow).flush()

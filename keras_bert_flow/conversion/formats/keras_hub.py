@@ -154,7 +154,13 @@ class KerasHub(Format):
             TRANSFORMERS: dict(checkpoint.config),
         }
         write_json(folder / METADATA, about)
-        return (*remarks, *_list_left_out(found, checkpoint, tokenizer is not None))
+        own = _make_sentence_files(1, 1, pooling="mean", normalize=True) if found.task == EMBEDDER else {}
+        if left := [name for name in checkpoint.companions if name not in own]:
+            remarks = (*remarks, f"{', '.join(left)} left out")
+        if checkpoint.tokenizer and tokenizer is None:
+            name = f"KerasHub's {found.hub.prefix} is {found.hub.tokenizer}"
+            remarks = (*remarks, f"tokenizer left out, as that of {name}")
+        return (*remarks,)
 
 
 def _make_sentence_files(hidden_dim: int, max_tokens: int, **pooling: Any) -> dict[str, bytes]:
@@ -176,15 +182,6 @@ def _describe_task(found: Fit, config: Mapping[str, Any], pooling: Mapping[str, 
     fields = {"num_classes": found.num_classes, "activation": "linear"}
     fields |= {"dropout": found.shape.dropout_rate if rate is None else rate}
     return fields | ({} if found.hub.has_pooler else {"hidden_dim": found.shape.hidden_dim})
-
-
-def _list_left_out(found: Fit, checkpoint: Checkpoint, has_tokenizer: bool) -> list[str]:
-    sentence_files = _make_sentence_files(1, 1, pooling="mean", normalize=True) if found.task == EMBEDDER else {}
-    left = [name for name in checkpoint.companions if name not in sentence_files]
-    remarks = [f"{', '.join(left)} left out"] if left else []
-    if checkpoint.tokenizer and not has_tokenizer:
-        remarks.append(f"tokenizer left out, as that of KerasHub's {found.hub.prefix} is {found.hub.tokenizer}")
-    return remarks
 
 
 # Find the KerasHub class that computes a model, if there is one.

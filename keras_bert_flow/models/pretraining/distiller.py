@@ -323,7 +323,12 @@ class Distiller(ModelWithHead):
         )
         if student is backbone:
             refuse_pooler(backbone)
-            _refuse_head_losses(soft_target_weight, masked_lm_weight)
+            if soft_target_weight or masked_lm_weight:
+                raise ValueError(
+                    "A student without a masked-LM head must have no loss of its predictions. Received: "
+                    f"soft_target_weight={soft_target_weight}, masked_lm_weight={masked_lm_weight}. Set both to 0, or "
+                    "give a MaskedLM."
+                )
         teacher.trainable = False
         encode_both = encode_scored if any((*of_layers, *of_maps)) else _encode
         ours = encode_both(student, student.input, "student")
@@ -397,12 +402,3 @@ def _encode(model: PresetModel, inputs: Mapping[str, Tensor], name: str, **optio
     known = keras.Model(model.input, model.output | {"sequence": sequence}, name=name)
     outputs: dict[str, Any] = known(inputs, **options)
     return outputs
-
-
-def _refuse_head_losses(soft_target_weight: float, masked_lm_weight: float) -> None:
-    if soft_target_weight or masked_lm_weight:
-        raise ValueError(
-            "A student without a masked-LM head must have no loss of its predictions. Received: "
-            f"soft_target_weight={soft_target_weight}, masked_lm_weight={masked_lm_weight}. Set both to 0, or give a "
-            "MaskedLM."
-        )

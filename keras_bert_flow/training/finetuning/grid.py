@@ -292,6 +292,7 @@ def reuse_baseline(config: PipelineConfig, results: Path, work: Path, identity: 
 
 
 def _has_key(result: Path, name: str, key: str) -> bool:
+    """Return whether the random weights of an earlier result were trained with the settings and inputs of a key."""
     try:
         identity = read_json_object(result / RANDOM / name / RUN_FILE)["identity"]
         if REVISION not in identity:  # made by an earlier version; a revision in the manifest then says which it equals

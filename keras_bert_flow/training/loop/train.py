@@ -50,6 +50,7 @@ class StepSize:
     peak_flops: float | None = None
 
     def measure_speed(self, interval: Interval) -> dict[str, float]:
+        """Return the speed of an interval, for its line of the log."""
         steps_per_second = (interval.step - interval.start) / interval.seconds
         speed: dict[str, float] = {"tokens_per_second": round(self.tokens * steps_per_second)}
         if self.flops:
