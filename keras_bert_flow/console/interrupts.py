@@ -65,8 +65,7 @@ def leave(number: int, frame: object) -> None:
             before = "\n" if os.isatty(2) else ""
             os.write(2, f"{before}{LINES[number]}".encode())
         with suppress(OSError):
-            # Other threads fail when the processes and files that they use are ended or removed.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            _mute()
         _continue_paused()  # a stopped child would not see SIGTERM, and be killed without a checkpoint
     for undo in reversed(_undo):
         with suppress(Exception):
@@ -210,6 +209,11 @@ def _continue_paused() -> None:
     while _paused:
         with suppress(OSError):
             os.kill(_paused.pop(), signal.SIGCONT)
+
+
+def _mute() -> None:
+    """Silence standard error: other threads fail when the processes and files that they use are ended or removed."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 # How long a command has run, and how much longer the stage that it is may take.

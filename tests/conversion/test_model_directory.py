@@ -170,7 +170,7 @@ def test_broken_config_is_refused(folder, text):
         ({"hidden_size": "24"}, "`hidden_size` must be a positive whole number. Received: hidden_size='24'"),
         ({"num_hidden_layers": 0}, "Received: num_hidden_layers=0"),
         ({"num_attention_heads": 5}, "`hidden_dim` must be divisible by `num_heads`"),
-        ({"hidden_act": "silu"}, "Received: hidden_act='silu'"),
+        ({"hidden_act": "tanh"}, "Received: hidden_act='tanh'"),
         ({"position_embedding_type": "relative_key"}, "Received: position_embedding_type='relative_key'"),
         ({"is_decoder": True}, "Received: is_decoder=True"),
         ({"hidden_dropout_prob": "x"}, "`hidden_dropout_prob` must be a number"),

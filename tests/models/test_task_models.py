@@ -112,7 +112,8 @@ def test_task_model_refuses_a_backbone_that_does_not_fit(kind):
     use_pooler = CASES[kind].use_pooler
     message = "with a pooler. Received: use_pooler=False" if use_pooler else "without a pooler.*use_pooler=True"
     backbone = kbf.BertBackbone(**SMALL, use_pooler=not use_pooler)
-    options = {"pooling": "cls"} if kind in POOLED_KINDS else {}  # their default follows the backbone
+    has_pooling = kind in (*POOLED_KINDS, "multiple_choice")
+    options = {"pooling": "cls"} if has_pooling else {}  # their default follows the backbone
     with pytest.raises(ValueError, match=message):
         CASES[kind].make(backbone, **options)
 

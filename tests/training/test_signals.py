@@ -1,5 +1,6 @@
 """What SIGTERM and Ctrl-C do to training, before it and after it."""
 
+import json
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ from tests.patience import PATIENCE_SECONDS
 from tests.training.pretrain_child import act_before, ask_to_stop
 
 TINY = [
-    f"--set={section}.{name}={value}"
+    f"--set={section}.{name}={json.dumps(value)}"
     for section, values in make_tiny_config(total_steps=2, warmup_steps=1).model_dump(exclude_none=True).items()
     if section in ("model", "pretraining")
     for name, value in values.items()
