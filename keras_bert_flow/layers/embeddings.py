@@ -77,10 +77,7 @@ class BertEmbeddings(PositionedEmbeddings):
         super().__init__(shape, **kwargs)
         if self.shape.has_embedding_norm:
             self.layer_norm = self.make_layer_norm("layer_norm")
-        rate = self.shape.embedding_dropout_rate
-        self.dropout = Dropout(
-            self.shape.dropout_rate if rate is None else rate, dtype=self.dtype_policy, name="dropout"
-        )
+        self.dropout = Dropout(self.shape.embedding_dropout_rate, dtype=self.dtype_policy, name="dropout")
 
     def build(
         self,

@@ -54,8 +54,24 @@ class Pooler(ShapedLayer):
         return (sequence_shape[0], self.shape.hidden_dim)
 
 
+class HeadTransform(ShapedLayer):
+    """Base class of what comes before the projection of a head: a dense layer, an activation and a layer norm."""
+
+    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
+        super().__init__(shape, **kwargs)
+        activation = get_activation(self.shape.mlm_hidden_act or self.shape.hidden_act)
+        self.dense = self.make_dense(
+            self.shape.mlm_dim, "dense", activation, is_output=True, use_bias=self.shape.head_bias
+        )
+        self.layer_norm = self.make_layer_norm("layer_norm", self.shape.mlm_layer_norm_epsilon)
+
+    def build_parts(self, inputs_shape: Shape) -> None:
+        self.dense.build(inputs_shape)
+        self.layer_norm.build((*inputs_shape[:-1], self.shape.mlm_dim))
+
+
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class MaskedTokenTransform(ShapedLayer):
+class MaskedTokenTransform(HeadTransform):
     """Masked-LM transform: gather the masked positions, then dense, activation, layer norm.
 
     Call arguments:
@@ -66,17 +82,8 @@ class MaskedTokenTransform(ShapedLayer):
     Source: google-research/bert, run_pretraining.py, `get_masked_lm_output`.
     """
 
-    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
-        super().__init__(shape, **kwargs)
-        activation = get_activation(self.shape.mlm_hidden_act or self.shape.hidden_act)
-        self.dense = self.make_dense(
-            self.shape.mlm_dim, "dense", activation, is_output=True, use_bias=self.shape.head_bias
-        )
-        self.layer_norm = self.make_layer_norm("layer_norm", self.shape.mlm_layer_norm_epsilon)
-
     def build(self, sequence_shape: Shape, mask_positions_shape: Shape | None = None) -> None:
-        self.dense.build(sequence_shape)
-        self.layer_norm.build((*sequence_shape[:-1], self.shape.mlm_dim))
+        self.build_parts(sequence_shape)
 
     def call(self, sequence: Tensor, mask_positions: Tensor) -> Tensor:
         return self.layer_norm(self.dense(gather_positions(sequence, mask_positions)))
@@ -86,31 +93,22 @@ class MaskedTokenTransform(ShapedLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class PredictionHead(ShapedLayer):
-    """Dense layer, activation and layer norm before the projection of a head: (..., hidden) → (..., hidden).
+class PredictionHead(HeadTransform):
+    """The masked-LM transform of hidden states before another projection: (..., hidden) → (..., `mlm_dim`).
 
-    It computes what the masked-LM transform does, so that a head for a task can start from that of pre-training.
+    So a head for a task can start from that of pre-training.
 
     Source: answerdotai/ModernBERT, src/bert_layers/model.py, `FlexBertPredictionHead`.
     """
 
-    def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
-        super().__init__(shape, **kwargs)
-        activation = get_activation(self.shape.mlm_hidden_act or self.shape.hidden_act)
-        self.dense = self.make_dense(
-            self.shape.hidden_dim, "dense", activation, is_output=True, use_bias=self.shape.head_bias
-        )
-        self.layer_norm = self.make_layer_norm("layer_norm", self.shape.mlm_layer_norm_epsilon)
-
     def build(self, inputs_shape: Shape) -> None:
-        self.dense.build(inputs_shape)
-        self.layer_norm.build(inputs_shape)
+        self.build_parts(inputs_shape)
 
     def call(self, inputs: Tensor) -> Tensor:
         return self.layer_norm(self.dense(inputs))
 
     def compute_output_shape(self, inputs_shape: Shape) -> Shape:
-        return inputs_shape
+        return (*inputs_shape[:-1], self.shape.mlm_dim)
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")

@@ -153,9 +153,9 @@ class EncoderShape:
         return False
 
     @property
-    def embedding_dropout_rate(self) -> float | None:
-        """Dropout rate after the embeddings. None: `dropout_rate`."""
-        return None
+    def embedding_dropout_rate(self) -> float:
+        """Dropout rate after the embeddings."""
+        return self.dropout_rate
 
     @property
     def output_initializer_range(self) -> float:

@@ -1,6 +1,5 @@
 """Layers of MobileBERT: neighbours within rows and texts, and what every family's blocks can be told."""
 
-import re
 from dataclasses import replace
 
 import keras
@@ -8,10 +7,8 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.backends.runtime import seed_everything
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.distribution.jax_cluster import MODEL, make_layout
-from keras_bert_flow.layers import masks
+from keras_bert_flow.distribution.jax_cluster import MODEL
 from keras_bert_flow.layers.mobilebert import (
     BottleneckBlock,
     FeedForward,
@@ -19,12 +16,12 @@ from keras_bert_flow.layers.mobilebert import (
     TrigramEmbeddings,
     join_neighbours,
 )
-from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.families.mobilebert import MobileBertShape
 from keras_bert_flow.models.sizes import check_start, count_flops
 from keras_bert_flow.training.distillation import copy_layers
 from keras_bert_flow.training.fit import check_precisions, check_trained_part
 from tests.contracts import randomise, run_layer_test
+from tests.oracles.family_steps import count_by_torch, find_cuts, train_twice
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.task_models import call
 
@@ -88,28 +85,6 @@ def test_packed_row_is_its_texts_without_padding():
         np.testing.assert_allclose(found["sequence_output"][0, numbers == number], expected, atol=1e-5)
 
 
-def train(part=False, is_scanned=False, is_unpadded=True, **rates):
-    """Return all weights after two steps, in each of which every dropout layer has drawn a mask."""
-    seed_everything(3)
-    model = kbf.MaskedLM(make_backbone(**rates))
-    model.backbone.set_rematerialised(part)
-    model.backbone.set_scanned(is_scanned)
-    model.compile(optimizer=keras.optimizers.SGD(0.1))
-    inputs = make_inputs(masks_per_sequence=3)
-    is_real = np.take_along_axis(inputs["padding_mask"], inputs["mask_positions"], axis=1).astype("float32")
-    with pytest.MonkeyPatch.context() as patch:
-        if not is_unpadded:
-            patch.setattr(masks, "is_unpaddable", lambda mask: False)
-        for _ in range(2):
-            model.train_on_batch(inputs, {"mlm": inputs["mask_positions"]}, sample_weight={"mlm": is_real})
-    known = {weight.path for weight in model.weights}
-    seeds = [variable for variable in model.variables if variable.path not in known]
-    draws = {variable.path: int(keras.ops.convert_to_numpy(variable.value)[1]) for variable in seeds}
-    # For the embeddings, and for attention and outputs of both blocks; attention may draw for each group of rows.
-    assert len(draws) == (5 if rates["dropout_rate"] else 0) and min(draws.values(), default=2) >= 2
-    return {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
-
-
 DROPPED = {"dropout_rate": 0.3, "attention_dropout_rate": 0.3}
 ON_JAX = pytest.mark.skipif(keras.backend.backend() != "jax", reason="only JAX scans")
 ON_TORCH = pytest.mark.skipif(keras.backend.backend() != "torch", reason="unpadded on PyTorch alone")
@@ -126,7 +101,9 @@ ON_TORCH = pytest.mark.skipif(keras.backend.backend() != "torch", reason="unpadd
     ids=lambda value: next(iter(value)),
 )
 def test_steps_are_the_same_however_they_are_computed(settings, rates):
-    plain, other = train(**rates), train(**settings, **rates)
+    # For the embeddings, and for attention and outputs of both blocks.
+    dropouts = 5 if rates["dropout_rate"] else 0
+    plain, other = (train_twice(lambda: make_backbone(**rates), dropouts, **how) for how in ({}, settings))
     for path, values in plain.items():
         np.testing.assert_allclose(other[path], values, atol=2e-6, err_msg=path)  # sums in another order
 
@@ -134,31 +111,16 @@ def test_steps_are_the_same_however_they_are_computed(settings, rates):
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the counter is PyTorch's")
 @pytest.mark.parametrize("further", [{}, {"has_dense_pooler": False}, INVERTED], ids=["dense", "no_pooler", "inverted"])
 def test_count_of_operations_is_that_of_torch(further):
-    from torch.utils.flop_counter import FlopCounterMode
-
     settings = {"bottleneck_dim": 9, "num_feed_forwards": 3, "use_pooler": True}
     backbone = make_backbone(**RATES, **settings | further)
-    model = kbf.BertPretrainer(backbone)
-    x = {name: np.ones((3, 16), "int32") for name in ("token_ids", "segment_ids", "padding_mask")}
-    x["mask_positions"] = np.ones((3, 5), "int32")
-    with FlopCounterMode(display=False) as counter:
-        outputs = model(x, training=True)
-        forward = counter.get_total_flops()
-        sum(output.sum() for output in outputs.values()).backward()
     flops = count_flops(backbone.shape, 16, 5)
-    assert (3 * flops.forward, 3 * flops.training) == (forward, counter.get_total_flops())
+    assert (3 * flops.forward, 3 * flops.training) == count_by_torch(kbf.BertPretrainer(backbone), 16, 5)
 
 
 @pytest.mark.any_backend
 def test_layout_cuts_heads_and_every_feed_forward():
     model = kbf.MaskedLM(make_backbone(num_heads=2, bottleneck_dim=8, num_feed_forwards=2))
-    layout = make_layout(model.backbone.shape, find_family("mobilebert").sharding, 2)
-    found = {}
-    for variable in model.trainable_variables:
-        axes = [axes for pattern, axes in layout.items() if re.fullmatch(pattern, variable.path)]
-        assert len(axes) <= 1 and all(len(cut) == len(variable.shape) for cut in axes), variable.path
-        if axes:
-            found[variable.path] = axes[0]
+    found = find_cuts(model, "mobilebert")
     columns, rows, bias = (None, MODEL), (MODEL, None), (MODEL,)
     block = {f"attention/query_key_value/{part}/kernel": columns for part in ("query", "key", "value")}
     block |= {f"attention/query_key_value/{part}/bias": bias for part in ("query", "key", "value")}

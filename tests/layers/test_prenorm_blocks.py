@@ -1,6 +1,5 @@
 """Parts of modern blocks: norms before the sublayers, gates, RMS norms, no biases; and what every block can be told."""
 
-import re
 from dataclasses import dataclass
 
 import keras
@@ -8,20 +7,18 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.backends.runtime import seed_everything
-from keras_bert_flow.distribution.jax_cluster import MODEL, make_layout
-from keras_bert_flow.layers import masks
+from keras_bert_flow.distribution.jax_cluster import MODEL
 from keras_bert_flow.layers.dense import RmsNorm, gate, get_activation
 from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.heads import PredictionHead
 from keras_bert_flow.layers.patterns import Rotary, Window
 from keras_bert_flow.layers.prenorm import PreNormBlock
 from keras_bert_flow.layers.shape import EncoderShape, check_scan
-from keras_bert_flow.models.families.family import find_family
 from keras_bert_flow.models.families.modernbert import ModernBertShape
 from keras_bert_flow.models.sizes import check_start, count_flops
 from keras_bert_flow.training.distillation import copy_layers
 from tests.contracts import randomise, run_layer_test
+from tests.oracles.family_steps import count_by_torch, find_cuts, train_twice
 from tests.oracles.small_bert import SMALL, make_inputs
 from tests.oracles.task_models import call
 
@@ -87,27 +84,6 @@ def test_gate_multiplies_the_activation_of_the_first_values_of_each_group(groups
     np.testing.assert_allclose(keras.ops.convert_to_numpy(found), first / (1 + np.exp(-first)) * second, atol=1e-6)
 
 
-def train(part=False, is_unpadded=True, **rates):
-    """Return all weights after two steps, in each of which every dropout layer has drawn a mask."""
-    seed_everything(3)
-    model = kbf.MaskedLM(make_backbone(**rates))
-    model.backbone.set_rematerialised(part)
-    model.compile(optimizer=keras.optimizers.SGD(0.1))
-    inputs = make_inputs(masks_per_sequence=3)
-    is_real = np.take_along_axis(inputs["padding_mask"], inputs["mask_positions"], axis=1).astype("float32")
-    with pytest.MonkeyPatch.context() as patch:
-        if not is_unpadded:
-            patch.setattr(masks, "is_unpaddable", lambda mask: False)
-        for _ in range(2):
-            model.train_on_batch(inputs, {"mlm": inputs["mask_positions"]}, sample_weight={"mlm": is_real})
-    known = {weight.path for weight in model.weights}
-    seeds = [variable for variable in model.variables if variable.path not in known]
-    draws = {variable.path: int(keras.ops.convert_to_numpy(variable.value)[1]) for variable in seeds}
-    # For the embeddings; and for probabilities, attention and feed-forward of three blocks.
-    assert len(draws) == (10 if rates["dropout_rate"] else 0) and min(draws.values(), default=2) >= 2
-    return {weight.path: keras.ops.convert_to_numpy(weight) for weight in model.weights}
-
-
 ON_TORCH = pytest.mark.skipif(keras.backend.backend() != "torch", reason="unpadded on PyTorch alone")
 
 
@@ -121,7 +97,9 @@ ON_TORCH = pytest.mark.skipif(keras.backend.backend() != "torch", reason="unpadd
     ids=lambda value: next(iter(value)),
 )
 def test_steps_are_the_same_however_they_are_computed(settings, rates):
-    plain, other = train(**rates), train(**settings, **rates)
+    # For the embeddings; and for probabilities, attention and feed-forward of three blocks.
+    dropouts = 10 if rates["dropout_rate"] else 0
+    plain, other = (train_twice(lambda: make_backbone(**rates), dropouts, **how) for how in ({}, settings))
     for path, values in plain.items():
         np.testing.assert_allclose(other[path], values, atol=2e-6, err_msg=path)  # sums in another order
 
@@ -135,18 +113,9 @@ def test_layers_that_differ_are_not_scanned():
 
 @pytest.mark.skipif(keras.backend.backend() != "torch", reason="the counter is PyTorch's")
 def test_count_of_operations_is_that_of_torch():
-    from torch.utils.flop_counter import FlopCounterMode
-
     backbone = make_backbone(**RATES)
-    model = kbf.MaskedLM(backbone)
-    x = {name: np.ones((3, 16), "int32") for name in ("token_ids", "segment_ids", "padding_mask")}
-    x["mask_positions"] = np.ones((3, 5), "int32")
-    with FlopCounterMode(display=False) as counter:
-        outputs = model(x, training=True)
-        forward = counter.get_total_flops()
-        sum(output.sum() for output in outputs.values()).backward()
     flops = count_flops(backbone.shape, 16, 5, use_pooler=False)
-    assert (3 * flops.forward, 3 * flops.training) == (forward, counter.get_total_flops())
+    assert (3 * flops.forward, 3 * flops.training) == count_by_torch(kbf.MaskedLM(backbone), 16, 5)
 
 
 @pytest.mark.any_backend
@@ -154,13 +123,7 @@ def test_layout_cuts_heads_and_both_halves_of_a_gate():
     model = kbf.MaskedLM(make_backbone(num_layers=2, num_heads=2))
     shape = model.backbone.shape
     assert shape.gate_groups == 2  # so that half of the columns are both halves of half of the units
-    layout = make_layout(shape, find_family("modernbert").sharding, 2)
-    found = {}
-    for variable in model.trainable_variables:
-        axes = [axes for pattern, axes in layout.items() if re.fullmatch(pattern, variable.path)]
-        assert len(axes) <= 1 and all(len(cut) == len(variable.shape) for cut in axes), variable.path
-        if axes:
-            found[variable.path] = axes[0]
+    found = find_cuts(model, "modernbert")
     columns, rows = (None, MODEL), (MODEL, None)
     block = {"attention/query_key_value": columns, "attention/output": rows, "intermediate": columns, "output": rows}
     expected = {f"encoder_block_{index}/{name}/kernel": axes for index in (0, 1) for name, axes in block.items()}

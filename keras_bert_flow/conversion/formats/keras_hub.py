@@ -155,12 +155,11 @@ class KerasHub(Format):
         }
         write_json(folder / METADATA, about)
         own = _make_sentence_files(1, 1, pooling="mean", normalize=True) if found.task == EMBEDDER else {}
-        if left := [name for name in checkpoint.companions if name not in own]:
-            remarks = (*remarks, f"{', '.join(left)} left out")
+        left = [name for name in checkpoint.companions if name not in own]
+        further = [f"{', '.join(left)} left out"] if left else []
         if checkpoint.tokenizer and tokenizer is None:
-            name = f"KerasHub's {found.hub.prefix} is {found.hub.tokenizer}"
-            remarks = (*remarks, f"tokenizer left out, as that of {name}")
-        return (*remarks,)
+            further.append(f"tokenizer left out, as that of KerasHub's {found.hub.prefix} is {found.hub.tokenizer}")
+        return (*remarks, *further)
 
 
 def _make_sentence_files(hidden_dim: int, max_tokens: int, **pooling: Any) -> dict[str, bytes]:

@@ -45,7 +45,7 @@ class ModernBertShape(EncoderShape):
     feed_forward_bias: bool = False
     norm_bias: bool = False
     head_bias: bool = False
-    embedding_dropout_rate: float | None = None
+    embedding_dropout_rate: float = None  # type: ignore[assignment]  # a number once it is made
     pad_token_id: int = 0
 
     num_segments: ClassVar[int] = 0  # type: ignore[misc]  # no field, so no argument either

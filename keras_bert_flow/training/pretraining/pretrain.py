@@ -300,8 +300,8 @@ def train_on_records(
     at_words = find_steps(settings, training)
 
     def save(step: int) -> None:
-        if cluster.is_first:
-            folder = work.folder / AT_WORDS / str(at_words[step])
+        for number in at_words[step] if cluster.is_first else ():
+            folder = work.folder / AT_WORDS / str(number)
             shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed after it
             folder.parent.mkdir(exist_ok=True)
             save_model(model, data, folder)
@@ -375,13 +375,15 @@ def train_on_records(
     )
 
 
-def find_steps(settings: PretrainingConfig, training: PretrainingRecords) -> dict[int, int]:
-    """Return the steps at which a model is saved on the way: step → its number of words, the last of several."""
+def find_steps(settings: PretrainingConfig, training: PretrainingRecords) -> dict[int, list[int]]:
+    """Return the steps at which a model is saved on the way: step → the numbers of words that it reaches."""
+    steps: dict[int, list[int]] = {}
     if not settings.save_at_words:
-        return {}
+        return steps
     words = settings.batch_size * training.mean_words  # of a step
-    steps = {max(1, math.ceil(number / words)): number for number in settings.save_at_words}
-    if late := [number for step, number in steps.items() if step > settings.total_steps]:
+    for number in settings.save_at_words:
+        steps.setdefault(max(1, math.ceil(number / words)), []).append(number)
+    if late := [number for step in steps if step > settings.total_steps for number in steps[step]]:
         read = words * settings.total_steps
         _logger.warning("`save_at_words`: the last step is after %s words, before %s.", f"{read:,.0f}", late)
     return steps
