@@ -24,7 +24,7 @@ from keras_bert_flow.checks.stages import (
 from keras_bert_flow.config.loading import make_config
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.config.pretraining import ModelConfig
-from keras_bert_flow.conversion.directory import check_masked_lm
+from keras_bert_flow.conversion.directory import ModelDirectory, check_masked_lm
 from keras_bert_flow.data.pretraining_records import RecordsFolder
 from keras_bert_flow.files.outputs import check_apart, check_output, check_place
 from keras_bert_flow.files.paths import find_address
@@ -37,7 +37,8 @@ from keras_bert_flow.stores.publishing import check_writable
 from keras_bert_flow.text.objectives import DEFAULT
 from keras_bert_flow.text.objectives.mlm import check_cutting
 from keras_bert_flow.text.objectives.objective import find_objective
-from keras_bert_flow.text.tokenizers.files import find_case, find_tokenizer_file
+from keras_bert_flow.text.tokenizers.files import find_case, find_difference, find_tokenizer_file
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.training.finetuning.task_data import TaskFiles, fetch_tables
 from keras_bert_flow.training.fit import FREE, check_objective, check_padding
 
@@ -90,6 +91,16 @@ def check_teacher_directory(config: PipelineConfig, teacher: Path) -> None:
     _check_student(config, find_family(found.pop("family")).shape(**found), found["vocabulary_size"])
 
 
+def check_shared_tokenizer(config: PipelineConfig, tokenizer: Tokenizer) -> None:
+    """Check that the tokenizer of `vocabulary.file` is that of the teacher of a distillation, if there is one."""
+    given = config.distillation.teacher if config.distillation else None
+    if given and (difference := find_difference(tokenizer, ModelDirectory(Path(given)).tokenizer)) is not None:
+        raise ValueError(
+            f"`vocabulary.file` must be the tokenizer of `distillation.teacher`. Received: {config.vocabulary.file} "
+            f"and {given}, with {difference}. Set vocabulary.file to {find_tokenizer_file(given)}."
+        )
+
+
 def _check_student(config: PipelineConfig, teacher: Any, vocabulary_size: int) -> None:
     """Check the student against the shape of its teacher."""
     settings = config.needed_distillation
@@ -136,8 +147,11 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
             made = phase.records
             check_objective(made.objective, config.model.family, phase.pretraining.bag_of_words, made.packing)
         check_distillation(config)
+    tokenizer = None
     if "vocabulary" in stages and config.vocabulary.file is not None:
-        check_tokenizer(config, config.vocabulary.file, "records" in stages)
+        tokenizer = check_tokenizer(config, config.vocabulary.file, "records" in stages)
+        if "pretraining" in stages:
+            check_shared_tokenizer(config, tokenizer)
         if "finetuning" in stages:
             check_label_words(config, Path(config.vocabulary.file))
     if "records" in stages:
@@ -149,7 +163,7 @@ def check_run(config: PipelineConfig, stages: Sequence[str] = STAGES, packages: 
     if "vocabulary" in stages or "records" in stages:
         check_corpus(config, makes_records="records" in stages)
     if "pretraining" in stages and "finetuning" in stages:
-        check_finetuning(config)
+        check_finetuning(config, tokenizer)
     if "finetuning" in stages:
         check_augmentation(config, makes_model="pretraining" in stages)
     if "evaluation" in stages:
@@ -226,11 +240,19 @@ def _describe_shape(found: dict[str, Any], model: ModelConfig) -> dict[str, Any]
 def fetch_inputs(config: PipelineConfig) -> PipelineConfig:
     """Download the tables and the teacher of a configuration, and return it with their local paths.
 
+    A teacher that is given brings its tokenizer: it is `vocabulary.file` unless that names another file.
+
     Raises:
-        FileNotFoundError, OSError, ValueError: as for `stores.fetching.fetch`.
+        FileNotFoundError, OSError, ValueError: as for `stores.fetching.fetch`, or the teacher is damaged.
     """
     config = fetch_tables(config)
-    if config.distillation is None or not (own := config.distillation.teacher) or not find_address(own):
+    if config.distillation is None or not (own := config.distillation.teacher):
         return config
-    teacher = {"teacher": str(fetch(own))}
-    return config.model_copy(update={"distillation": config.distillation.model_copy(update=teacher)})
+    folder = fetch(own).absolute()
+    settings = {"distillation": config.distillation.model_copy(update={"teacher": str(folder)})}
+    if config.vocabulary.file is None:
+        check_initial_model(folder)
+        file = find_tokenizer_file(folder)
+        vocabulary = {"file": str(file), "cased": find_case(file, None)}
+        settings["vocabulary"] = config.vocabulary.model_copy(update=vocabulary)
+    return config.model_copy(update=settings)

@@ -51,6 +51,7 @@ from keras_bert_flow.text.objectives.objective import check_joining, find_object
 from keras_bert_flow.text.rows import held_out_choice
 from keras_bert_flow.text.stop_words import read_stop_words
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file, list_tokenizer_files, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES
 from keras_bert_flow.training.finetuning.task_data import (
@@ -240,14 +241,15 @@ def check_importing(
     check_import(files, config.records, vocabulary, config.vocabulary.cased, held_out)
 
 
-def check_tokenizer(config: PipelineConfig, file: str | Path, makes_records: bool = False) -> None:
-    """Check a tokenizer file, and if `makes_records`, that it suits the records of every phase."""
+def check_tokenizer(config: PipelineConfig, file: str | Path, makes_records: bool = False) -> Tokenizer:
+    """Check a tokenizer file, and if `makes_records`, that it suits the records of every phase; return it."""
     verify(*list_tokenizer_files(file))
     tokenizer = read_tokenizer_file(file, config.vocabulary.cased)
     if makes_records:
         check_padding(config.model, tokenizer)
         for phase in config.phases:
             check_joining(phase.records.objective, tokenizer)
+    return tokenizer
 
 
 def check_initial_model(folder: Path) -> ModelDirectory:
@@ -406,13 +408,17 @@ def check_model(config: PipelineConfig) -> None:
     check_devices(config, config.backend)
 
 
-def check_finetuning(config: PipelineConfig) -> None:
-    """Check that the pre-trained model has the positions that fine-tuning needs, and the parts that it uses."""
+def check_finetuning(config: PipelineConfig, tokenizer: Tokenizer | None = None) -> None:
+    """Check that the pre-trained model has the positions that fine-tuning needs, and the parts that it uses.
+
+    Args:
+        tokenizer: that of `vocabulary.file`; None if the vocabulary is still to be built.
+    """
     config.check_finetuned_length()
     model = config.model if config.distillation is None else config.student.model
     shape = resolve_shape(model, config.vocabulary.size)
     check_trained_part(config, shape)
-    check_task_teacher(config, shape)
+    check_task_teacher(config, shape, tokenizer)
     if config.finetuning.pooling == BAG_OF_WORDS and not config.pretraining.bag_of_words:
         raise ValueError(
             "`finetuning.pooling: bag_of_words` must go on from pre-training with a bag of words. Received: "

@@ -74,17 +74,18 @@ def vocab(
         settings = fill_builtin_corpus(settings, output)
         if settings.vocabulary.file is None:
             options = worker_options(settings.corpus, None, options)
-    with following(f"Vocabulary of {settings.vocabulary.size:,} pieces", output):
+    given = settings.vocabulary.file
+    with following(f"Vocabulary of {given or f'{settings.vocabulary.size:,} pieces'}", output):
         if settings.vocabulary.file is None:
             expect_text(settings.corpus)
         folder = build_vocabulary(settings.corpus, settings.vocabulary, output, options)
     file = find_tokenizer_file(folder) if not is_remote(output) else None
     show(file or folder)
     kept = flags | {"vocabulary.size": None}
-    given = [option for pattern in input or () for option in ("--input", pattern)] + carry(config, set, kept)
+    text = [option for pattern in input or () for option in ("--input", pattern)] + carry(config, set, kept)
     cuts = settings.vocabulary.long_words == "characters"
     vocabulary = str(file or inside(output, "tokenizer.json" if cuts else "vocab.txt"))
-    say_next("records", *given, "--vocab", vocabulary, "--output", beside(output, "records"), *context.args)
+    say_next("records", *text, "--vocab", vocabulary, "--output", beside(output, "records"), *context.args)
 
 
 @app.command(context_settings=PASS_TO_BEAM)

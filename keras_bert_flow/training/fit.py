@@ -1,7 +1,7 @@
 """Check that settings fit the encoder: its family the objective, its shape and tokenizer the training."""
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +125,7 @@ def check_task_teacher(config: PipelineConfig, student: EncoderShape, tokenizer:
     """Check that the teacher of a fine-tuning, if any, fits the student.
 
     Args:
-        student: shape of the encoder that is fine-tuned.
+        student: shape of the encoder that is fine-tuned; the size of its vocabulary does not count.
         tokenizer: of that model; None if there is none yet.
     Raises:
         FileNotFoundError, ValueError: the teacher is missing or damaged, or does not fit.
@@ -138,6 +138,7 @@ def check_task_teacher(config: PipelineConfig, student: EncoderShape, tokenizer:
     check_classifier(directory)
     values, weight = dict(directory.settings), float(settings.layer_epochs > 0)
     teacher = find_family(values.pop("family")).shape(**values)
+    student = replace(student, vocabulary_size=teacher.vocabulary_size)  # tokenizers are compared below, if there are
     check_teacher(student, teacher, 0.0, weight, weight, "finetuning")
     check_task_length(settings.sequence_length, teacher.max_positions)
     if tokenizer is not None and (difference := find_difference(tokenizer, directory.tokenizer)) is not None:

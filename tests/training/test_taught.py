@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 import keras_bert_flow as kbf
-from keras_bert_flow.checks.stages import check_finetuning_stage
+from keras_bert_flow.checks.stages import check_finetuning, check_finetuning_stage
 from keras_bert_flow.config.loading import load_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.models.defaults import are_distributions
 from keras_bert_flow.results.stages.tasks import finetuning_key, finetuning_settings
 from keras_bert_flow.tasks.core.task import Features
+from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
 from keras_bert_flow.training.finetuning.finetune import finetune
 from keras_bert_flow.training.finetuning.teaching import take_predictions
@@ -147,6 +148,15 @@ def test_what_cannot_be_is_refused_before_work(place, tmp_path, teacher):
                 check(make_config(place, folder, **settings), place / "model", tmp_path / "out")
     assert not (tmp_path / "out").exists()
     check_finetuning_stage(make_config(place, tmp_path / "heads"), place / "model", tmp_path / "out")
+
+
+def test_task_teacher_is_compared_with_the_tokenizer_of_the_run(place, tmp_path, teacher):
+    config = make_config(place, teacher, layer_epochs=0)
+    check_finetuning(config)  # the vocabulary is still to be built
+    check_finetuning(config, read_tokenizer_file(place / "vocab.txt"))
+    write_vocabulary(tmp_path / "other.txt", [*SPECIAL_PIECES, *WORDS[:3]])
+    with pytest.raises(ValueError, match="the tokenizer of its student. Received: .*other pieces"):
+        check_finetuning(config, read_tokenizer_file(tmp_path / "other.txt"))
 
 
 @pytest.mark.parametrize(

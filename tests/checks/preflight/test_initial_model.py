@@ -5,9 +5,15 @@ from functools import partial
 
 import pytest
 
-from keras_bert_flow.checks.run import check_teacher_directory, resolve_initial_model
+from keras_bert_flow.checks.run import (
+    check_shared_tokenizer,
+    check_teacher_directory,
+    fetch_inputs,
+    resolve_initial_model,
+)
 from keras_bert_flow.config.pipeline import PipelineConfig
 from keras_bert_flow.models.sizes import resolve_shape
+from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
 from tests.oracles.tiny_model import INTERMEDIATE, PIECES, TINY_SHAPE, write_tiny_model
 
 LENGTHS = {"records": {"sequence_length": 32, "max_predictions": 4}, "finetuning": {"sequence_length": 32}}
@@ -72,3 +78,19 @@ def test_model_and_a_teacher_are_refused(model):
     teacher = {"teacher": "t", "student": {"intermediate_dim": INTERMEDIATE}}
     with pytest.raises(ValueError, match="must not go with `distillation.teacher`"):
         resolve(model, distillation=teacher)
+
+
+def test_teacher_brings_its_tokenizer(model):
+    (model / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    fetched = fetch_inputs(PipelineConfig(distillation={"teacher": str(model)}, **LENGTHS))
+    assert fetched.vocabulary.file == str(model / "vocab.txt") and fetched.vocabulary.cased
+    assert fetch_inputs(fetched) == fetched
+    check_shared_tokenizer(fetched, read_tokenizer_file(model / "vocab.txt"))
+
+
+def test_other_vocabulary_than_that_of_the_teacher_is_refused(model):
+    (other := model.with_name("other.txt")).write_text("\n".join([*PIECES, "more"]) + "\n")
+    config = PipelineConfig(distillation={"teacher": str(model)}, vocabulary={"file": str(other)}, **LENGTHS)
+    assert fetch_inputs(config).vocabulary.file == str(other)
+    with pytest.raises(ValueError, match="must be the tokenizer of `distillation.teacher`.*other pieces"):
+        check_shared_tokenizer(config, read_tokenizer_file(other))
