@@ -1,6 +1,6 @@
-"""Beam job that learns a WordPiece vocabulary from any amount of text: Beam counts words, the learner chooses pieces.
+"""Beam job that learns a vocabulary from any amount of text: Beam counts words, the learner chooses pieces.
 
-documents ──► sorted counts per bundle ──► counts ──► vocab.txt
+documents ──► sorted counts per bundle ──► counts ──► vocab.txt or tokenizer.json
 """
 
 import itertools
@@ -35,17 +35,14 @@ from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
 from keras_bert_flow.console.job_progress import DOCUMENTS, JobPart, note, plan_parts
 from keras_bert_flow.files.inputs import hold
 from keras_bert_flow.results.publishing import Contents
-from keras_bert_flow.results.stages.data import VOCABULARY, vocabulary_key
+from keras_bert_flow.results.stages.data import VOCABULARY, describe_vocabulary, vocabulary_key
 from keras_bert_flow.results.stages.keys import corpus_digests, hold_corpus
 from keras_bert_flow.text.corpus.lines import check_rejected, explain_lack
-from keras_bert_flow.text.learner import MAX_PLACES, WordLimit, add_histograms, count_places, learn_vocabulary
-from keras_bert_flow.text.tokenizers.files import (
-    cut_long_words,
-    list_tokenizer_files,
-    make_cutting_tokenizer,
-    read_tokenizer_file,
-)
-from keras_bert_flow.text.tokenizers.normalization import MAX_REMEMBERED_CHARACTERS, clean_text, is_han, normalize_text
+from keras_bert_flow.text.learner import MAX_PLACES, WordLimit, add_histograms, count_places
+from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file
+from keras_bert_flow.text.tokenizers.learning import BPE, Words, choose_words, learn_tokenizer
+from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
+from keras_bert_flow.text.tokenizers.normalization import MAX_REMEMBERED_CHARACTERS, is_han
 from keras_bert_flow.text.tokenizers.tokenizer import count_stripped, describe_lost
 from keras_bert_flow.text.vocabulary import CONTINUATION, VOCABULARY_FILE, write_vocabulary
 
@@ -60,11 +57,12 @@ _COUNT = struct.Struct(">xQ")  # after a word; no word has a zero byte, so sorti
 def build_vocabulary(
     corpus: CorpusConfig, vocabulary: VocabularyConfig, output: str | Path, options: Sequence[str] = ()
 ) -> str | Path:
-    """Publish a folder with `vocab.txt` and its manifest, unless it already exists.
+    """Publish a folder with `vocab.txt` or `tokenizer.json` and its manifest, unless it already exists.
 
     Args:
         corpus: the text.
-        vocabulary: size and case; if it names a file, which may be a `tokenizer.json`, that is checked and copied.
+        vocabulary: kind, size and case; if it names a file, which may be a `tokenizer.json`, that is checked and
+            copied.
         output: the folder.
         options: Beam's options.
     Raises:
@@ -82,22 +80,22 @@ def build_vocabulary(
     def build(folders: JobFolders) -> Contents:
         if vocabulary.file is not None:
             read_tokenizer_file(vocabulary.file, vocabulary.cased).write(folders.work)
-            return Contents(vocabulary.model_dump(), {}, {})
+            return Contents(describe_vocabulary(vocabulary), {}, {})
         plan_parts(READING, COUNTING, CHOOSING)
-        cuts = vocabulary.long_words == "characters"
         tell_ignored(corpus, storage)
-        word_counts, counters = count_words(files, vocabulary.cased, folders, options, cuts)
+        counts_accents = vocabulary.kind != BPE and not vocabulary.cased
+        counted = count_words(files, choose_words(vocabulary), folders, options, counts_accents)
+        word_counts, counters = counted
         note(CHOOSING, 0)
-        pieces = learn_vocabulary(
-            word_counts, vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
-        )
-        counters |= count_left_out(word_counts, pieces, counters)
-        _tell_lost(counters, vocabulary)
-        if cuts:
-            make_cutting_tokenizer(pieces, vocabulary.cased).write(folders.work)
+        tokenizer = learn_tokenizer(word_counts, vocabulary)
+        if vocabulary.kind != BPE:  # of which bytes are pieces
+            counters |= count_left_out(word_counts, tokenizer.pieces, counters)
+            _tell_lost(counters, vocabulary)
+        if isinstance(tokenizer, LoadedTokenizer):
+            tokenizer.write(folders.work)
         else:
-            write_vocabulary(folders.work / VOCABULARY_FILE, pieces)
-        return Contents(vocabulary.model_dump(), corpus_digests(files, storage), counters)
+            write_vocabulary(folders.work / VOCABULARY_FILE, tokenizer.pieces)
+        return Contents(describe_vocabulary(vocabulary), corpus_digests(files, storage), counters)
 
     key = vocabulary_key(files, vocabulary, storage)
     folder = publish_result(output, VOCABULARY, key, build, options, inputs)
@@ -106,17 +104,25 @@ def build_vocabulary(
 
 
 def count_words(
-    corpus: CorpusConfig, cased: bool, folders: JobFolders, options: Sequence[str] = (), cuts_long_words: bool = False
+    corpus: CorpusConfig,
+    words: Words,
+    folders: JobFolders,
+    options: Sequence[str] = (),
+    counts_accents: bool = False,
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Count the words of a corpus, and return (counts by word, counters of the job).
 
     If there are more distinct words than fit `learner.MAX_PLACES`, the rarest are dropped, counted and logged.
+
+    Args:
+        words: how text is divided into words.
+        counts_accents: whether characters that lose an accent are counted as well.
     """
 
     def build(pipeline: beam.Pipeline) -> None:
         exchange = choose_exchange(options, folders.scratch, folders.is_shared)
         read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, exchange, BeamStorage(options))
-        count = beam.ParDo(CountInBundles(cased, cuts_long_words)).with_outputs(COUNTERS, main="words")
+        count = beam.ParDo(CountInBundles(words, counts_accents)).with_outputs(COUNTERS, main="words")
         counted = read.texts | "CountInBundles" >> count
         buckets = pipeline | "ListBuckets" >> beam.Create(range(BUCKETS))
         add = exchange.sort("words", add_counts, folders.place, divide=lambda *_: b"", lift=LiftCounts())
@@ -142,16 +148,15 @@ def count_words(
 class CountInBundles(CountingDoFn):
     """Count the words of a bundle, and emit the counts by bucket at its end, and whenever the table is full.
 
-    A word is always in the same one of 256 buckets. A text between spaces is normalised once, when the table is
-    emitted, since text repeats its words and normalisation does not look beyond whitespace.
+    A word is always in the same one of 256 buckets. A text between spaces is divided into words once, when the table is
+    emitted, since text repeats its words.
 
     Args:
-        cased: whether words keep case.
-        cuts_long_words: whether long words are divided; see `cut_long_words`.
+        words, counts_accents: see `count_words`.
     """
 
-    def __init__(self, cased: bool, cuts_long_words: bool = False):
-        self._cased, self._cuts_long_words = cased, cuts_long_words
+    def __init__(self, words: Words, counts_accents: bool = False):
+        self._divide, self._counts_accents = words, counts_accents
 
     def start_bundle(self) -> None:
         super().start_bundle()
@@ -161,7 +166,7 @@ class CountInBundles(CountingDoFn):
 
     def process(self, texts: Texts) -> Iterator[Items]:
         for lines in texts:
-            parts = clean_text(" ".join(lines)).split()
+            parts = self._divide.split(" ".join(lines))
             if max(map(len, parts), default=0) > MAX_REMEMBERED_CHARACTERS:
                 self._count_long([part for part in parts if len(part) > MAX_REMEMBERED_CHARACTERS])
                 parts = [part for part in parts if len(part) <= MAX_REMEMBERED_CHARACTERS]
@@ -177,22 +182,20 @@ class CountInBundles(CountingDoFn):
     def _count_long(self, texts: Sequence[str]) -> None:
         """Count the words of long texts, such as Chinese sentences, which hardly ever occur again."""
         for text in texts:
-            words = normalize_text(text, self._cased).split()
-            if self._cuts_long_words:
-                words = cut_long_words(words)
+            words = self._divide(text)
             self._words.update(words)
             self._count_characters(text, 1)
             self._long_characters += sum(len(word) for word in words if len(word) > MAX_REMEMBERED_CHARACTERS)
 
     def _count_characters(self, text: str, count: int) -> None:
         self.counts["characters"] += len(text) * count
-        if not self._cased and (stripped := count_stripped(text)):
+        if self._counts_accents and (stripped := count_stripped(text)):
             self.counts["stripped_characters"] += stripped * count
 
     def _take(self) -> Iterator[Items]:
         """Yield the counts by bucket, and clear the table."""
         for text, count in self._texts.items():
-            for word in normalize_text(text, self._cased).split():
+            for word in self._divide(text):
                 self._words[word] += count
             self._count_characters(text, count)
         self.counts["words"] += self._words.total()

@@ -41,6 +41,7 @@ from benchmarks.memory import peak_of
 from keras_bert_flow.config.text import RecordsConfig
 from keras_bert_flow.text.objectives.objective import find_objective
 from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
+from keras_bert_flow.text.tokenizers.learning import WordPieceWords
 
 ROOT = Path(__file__).parents[1]
 RECORD_BYTES = 800  # of 128 tokens and 20 predictions
@@ -145,7 +146,7 @@ def run_ids(times: int, vocab: str, rule: RecordRule, folder: Path, part_bytes: 
 
 def run_words(times: int, vocab: str, rule: RecordRule, folder: Path, part_bytes: int) -> None:
     """Texts to the counts of their words."""
-    step = CountInBundles(cased=False)
+    step = CountInBundles(WordPieceWords(cased=False))
     step.start_bundle()
     for texts in make_texts(20 * times, vocab):
         for counted in step.process(texts):

@@ -19,6 +19,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 from beam_jobs.build_vocabulary import build_vocabulary, count_words
 from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
 from keras_bert_flow.text.learner import learn_vocabulary
+from keras_bert_flow.text.tokenizers.learning import WordPieceWords
 from keras_bert_flow.text.tokenizers.normalization import normalize_text
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, read_vocabulary
 
@@ -124,7 +125,7 @@ def time_start_of_beam() -> float:
         text.write_text("one line\n")
         for _ in range(2):
             before = time.perf_counter()
-            count_words(CorpusConfig(input=(str(text),)), False, Path(folder))
+            count_words(CorpusConfig(input=(str(text),)), WordPieceWords(False), Path(folder))
         return time.perf_counter() - before
 
 

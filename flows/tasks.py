@@ -144,7 +144,7 @@ def name_asset(stage: str, key: str) -> str:
 # stage → its task
 TASKS = {
     CORPUS.name: stage_task("write-corpus", "Write the built-in corpus and task.", **RETRIED),
-    VOCABULARY.name: stage_task("learn-vocabulary", "Learn a WordPiece vocabulary from the corpus.", **RETRIED),
+    VOCABULARY.name: stage_task("learn-vocabulary", "Learn a vocabulary from the corpus.", **RETRIED),
     RECORDS.name: stage_task("write-records", "Build masked pre-training records from the corpus.", **RETRIED),
     PRETRAINING.name: stage_task("pretrain-model", "Pre-train the model on the records."),
     DISTILLATION.name: stage_task("distill-model", "Distil a smaller model from the pre-trained one."),

@@ -25,15 +25,13 @@ from keras_bert_flow.text.corpus.inputs import (
     unpack,
 )
 from keras_bert_flow.text.corpus.parquet import list_chunks, open_table
-from keras_bert_flow.text.learner import learn_vocabulary
 from keras_bert_flow.text.masking import MaskingRule, count_masks
 from keras_bert_flow.text.objectives.mlm import count_sequences
 from keras_bert_flow.text.objectives.objective import InstanceRule, build_instances, find_objective
 from keras_bert_flow.text.rows import TokenizedDocument
-from keras_bert_flow.text.tokenizers.files import cut_long_words, make_cutting_tokenizer, read_tokenizer_file
-from keras_bert_flow.text.tokenizers.normalization import normalize_text
+from keras_bert_flow.text.tokenizers.files import read_tokenizer_file
+from keras_bert_flow.text.tokenizers.learning import choose_words, learn_tokenizer
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer, count_lost, describe_lost
-from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 
 # Stop reading a corpus after a number of bytes, even within a document.
 
@@ -230,14 +228,8 @@ def estimate_pretraining(config: PipelineConfig, estimate: CorpusEstimate | None
 
 
 def _learn_tokenizer(texts: Iterable[str], vocabulary: VocabularyConfig) -> Tokenizer:
-    counts: Counter = Counter()
-    cuts = vocabulary.long_words == "characters"
-    for text in texts:
-        words = normalize_text(text, vocabulary.cased).split()
-        counts.update(cut_long_words(words) if cuts else words)
-    size, least, han = vocabulary.size, vocabulary.min_character_count, vocabulary.max_cjk_characters
-    pieces = learn_vocabulary(counts, size, least, han)
-    return (make_cutting_tokenizer if cuts else WordPieceTokenizer)(pieces, vocabulary.cased)
+    words = choose_words(vocabulary)
+    return learn_tokenizer(Counter(word for text in texts for word in words(text)), vocabulary)
 
 
 def estimate_finetuning(config: PipelineConfig, examples: int) -> list[str]:

@@ -47,6 +47,7 @@ def vocab(
     context: typer.Context,
     output: OutputAnywhere,
     input: Inputs = None,
+    kind: Annotated[str | None, typer.Option(help="wordpiece, or bpe: byte-level, in a tokenizer.json.")] = None,
     size: Annotated[int | None, typer.Option(help="Vocabulary size.")] = None,
     cased: Annotated[bool | None, typer.Option("--cased/--uncased", help="Keep case and accents.")] = None,
     strict: Annotated[bool | None, typer.Option("--strict", help="Refuse lines that cannot be used.")] = None,
@@ -55,8 +56,9 @@ def vocab(
     config: ConfigFile = None,
     set: Overrides = None,
 ) -> None:
-    """Learn a WordPiece vocabulary. Further options, such as --runner, go to Apache Beam."""
+    """Learn a vocabulary. Further options, such as --runner, go to Apache Beam."""
     flags = {
+        "vocabulary.kind": kind,
         "vocabulary.size": size,
         "vocabulary.cased": cased,
         "corpus.strict": strict,
@@ -69,6 +71,7 @@ def vocab(
         options = (*settings.beam, *context.args)
         from beam_jobs.build_vocabulary import build_vocabulary
         from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
+        from keras_bert_flow.text.tokenizers.learning import BPE, CUT
 
         _check_job(output, options)
         settings = fill_builtin_corpus(settings, output)
@@ -81,10 +84,10 @@ def vocab(
         folder = build_vocabulary(settings.corpus, settings.vocabulary, output, options)
     file = find_tokenizer_file(folder) if not is_remote(output) else None
     show(file or folder)
-    kept = flags | {"vocabulary.size": None}
+    kept = flags | {"vocabulary.size": None, "vocabulary.kind": None}
     text = [option for pattern in input or () for option in ("--input", pattern)] + carry(config, set, kept)
-    cuts = settings.vocabulary.long_words == "characters"
-    vocabulary = str(file or inside(output, "tokenizer.json" if cuts else "vocab.txt"))
+    is_loaded = settings.vocabulary.long_words == CUT or settings.vocabulary.kind == BPE
+    vocabulary = str(file or inside(output, "tokenizer.json" if is_loaded else "vocab.txt"))
     say_next("records", *text, "--vocab", vocabulary, "--output", beside(output, "records"), *context.args)
 
 

@@ -8,6 +8,7 @@ from keras_bert_flow.config.limits import BUILTIN, MOST_PIECES, MOST_SHARDS, Loc
 from keras_bert_flow.text.masking import SPAN
 from keras_bert_flow.text.objectives import DEFAULT, OBJECTIVES
 from keras_bert_flow.text.objectives.objective import check_mask_unit, check_packing, find_objective
+from keras_bert_flow.text.vocabulary import FEWEST_BYTE_PIECES
 
 
 class CorpusConfig(Settings):
@@ -42,10 +43,18 @@ class CorpusConfig(Settings):
 
 # Section `vocabulary`.
 
+WORD_PIECE, BPE = "wordpiece", "bpe"
+OF_WORD_PIECE = ("min_character_count", "max_cjk_characters", "long_words")  # settings that BPE has no use for
+
 
 class VocabularyConfig(Settings):
-    """How the WordPiece vocabulary is learned."""
+    """How the vocabulary is learned."""
 
+    kind: Literal["wordpiece", "bpe"] = Field(
+        WORD_PIECE,
+        description="WordPiece, in a vocab.txt, as of BERT; or byte-level BPE, in a tokenizer.json, as of ModernBERT "
+        "and RoBERTa: it keeps case unless `cased` is false, and makes nothing [UNK].",
+    )
     size: int = Field(30522, ge=6, le=MOST_PIECES, description="Vocabulary size, including the five special tokens.")
     cased: bool = Field(False, description="Keep case and accents.")
     min_character_count: int = Field(
@@ -65,6 +74,28 @@ class VocabularyConfig(Settings):
     file: LocalPath | None = Field(
         None, description="Use this vocab.txt or tokenizer.json instead of learning a vocabulary."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _keep_case(cls, values: Any) -> Any:
+        is_bpe = isinstance(values, dict) and values.get("kind") == BPE
+        return {"cased": True} | values if is_bpe else values
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        fields = type(self).model_fields
+        changed = [name for name in OF_WORD_PIECE if getattr(self, name) != fields[name].default]
+        if self.kind == BPE and changed:
+            raise ValueError(
+                f"`{changed[0]}` must go with `kind: wordpiece`: byte-level BPE makes nothing [UNK]. Received: "
+                f"kind=bpe, {changed[0]}={getattr(self, changed[0])}. Leave it out."
+            )
+        if self.kind == BPE and self.size < FEWEST_BYTE_PIECES:
+            raise ValueError(
+                f"`size` must be at least {FEWEST_BYTE_PIECES} with `kind: bpe`: five special tokens and 256 bytes. "
+                f"Received: size={self.size}. Raise it."
+            )
+        return self
 
 
 # Section `records`.

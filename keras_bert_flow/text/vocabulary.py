@@ -8,6 +8,7 @@ from keras_bert_flow.text.corpus.lines import suggest_conversion
 
 VOCABULARY_FILE = "vocab.txt"  # its name in every folder that has one
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+FEWEST_BYTE_PIECES = len(SPECIAL_PIECES) + 256  # of a byte-level vocabulary
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]: google-research/bert `WordpieceTokenizer`; others use 100
 MAX_BYTES = 64 << 20  # of a vocab.txt; ten times the largest published ones, of half a million pieces

@@ -11,6 +11,8 @@ from beam_jobs.publishing import JobFolders
 from beam_jobs.running import job_folder
 from keras_bert_flow.config.text import CorpusConfig, VocabularyConfig
 from keras_bert_flow.results.manifest import check_folder, read_manifest
+from keras_bert_flow.results.stages.data import vocabulary_key, vocabulary_settings
+from keras_bert_flow.text.tokenizers.learning import WordPieceWords, choose_words, learn_tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
 from keras_bert_flow.text.vocabulary import read_vocabulary
 from tests.beam_jobs.conftest import as_text, make_corpus, make_documents, make_records_config, names_in
@@ -21,7 +23,7 @@ SIZE = VocabularyConfig(size=60)
 
 
 def count_in(folder, corpus, cased):
-    return count_words(corpus, cased, JobFolders(folder, folder, str(folder)))
+    return count_words(corpus, WordPieceWords(cased), JobFolders(folder, folder, str(folder)))
 
 
 def test_count_words_counts_as_a_plain_counter(tmp_path):
@@ -239,3 +241,27 @@ def test_vocabulary_counts_rejected_lines(tmp_path):
     manifest = check_folder(build_vocabulary(corpus, SIZE, tmp_path / "v"))
     expected = {"lines_read": 6, "lines_rejected_not_utf8": 1, "lines_rejected_too_long": 1, "documents": 2, "words": 4}
     assert expected.items() <= manifest.counters.items()
+
+
+def test_byte_level_vocabulary_is_that_of_the_text_and_records_are_made_with_it(tmp_path):
+    corpus = make_corpus(tmp_path / "a.txt")
+    vocabulary = VocabularyConfig(kind="bpe", size=320)
+    folder = build_vocabulary(corpus, vocabulary, tmp_path / "v")
+    assert names_in(folder) == ["manifest.json", "tokenizer.json", "tokenizer_config.json"]
+    assert read_manifest(folder).config["kind"] == "bpe"
+    words = choose_words(vocabulary)
+    counted = Counter(word for document in make_documents() for word in words(" ".join(document)))
+    learn_tokenizer(counted, vocabulary).write(tmp_path)
+    assert (folder / "tokenizer.json").read_bytes() == (tmp_path / "tokenizer.json").read_bytes()
+    parts = make_corpus(tmp_path / "parts" / "0.txt")
+    again = build_vocabulary(parts, vocabulary, tmp_path / "again", ["--direct_runner_bundle_repeat=1"])
+    assert (folder / "tokenizer.json").read_bytes() == (again / "tokenizer.json").read_bytes()
+    config = make_records_config(objective="mlm", held_out_fraction=0)
+    records = build_records(corpus, config, folder / "tokenizer.json", True, tmp_path / "r")
+    assert read_manifest(records).counters.get("unknown_tokens", 0) == 0
+
+
+def test_kind_is_in_no_key_of_a_word_piece_vocabulary(tmp_path):
+    corpus = make_corpus(tmp_path / "a.txt")
+    assert "kind" not in vocabulary_settings(corpus, SIZE)["vocabulary"]
+    assert vocabulary_key(corpus, SIZE) != vocabulary_key(corpus, VocabularyConfig(kind="bpe", cased=False, size=300))

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.config.text import WORD_PIECE, CorpusConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.results.artifacts import file_digest
 from keras_bert_flow.results.publishing import Contents, published, verify
@@ -65,7 +65,16 @@ def vocabulary_key(corpus: CorpusConfig, vocabulary: VocabularyConfig, storage: 
 
 def vocabulary_settings(corpus: CorpusConfig, vocabulary: VocabularyConfig) -> dict[str, Any]:
     """Return the settings that are part of the key of a vocabulary that is learnt."""
-    return {"corpus": corpus.model_dump(exclude=NOT_IN_KEYS), "vocabulary": vocabulary.model_dump(exclude={"file"})}
+    described = {name: value for name, value in describe_vocabulary(vocabulary).items() if name != "file"}
+    return {"corpus": corpus.model_dump(exclude=NOT_IN_KEYS), "vocabulary": described}
+
+
+def describe_vocabulary(vocabulary: VocabularyConfig) -> dict[str, Any]:
+    """Return the settings of a vocabulary that are in its manifest.
+
+    Its kind is left out if it is WordPiece: vocabularies that were made before there was another keep their keys.
+    """
+    return vocabulary.model_dump(exclude={"kind"} if vocabulary.kind == WORD_PIECE else set())
 
 
 RECORDS = Stage(
