@@ -21,6 +21,7 @@ from keras import ops
 
 from keras_bert_flow.backends.fused import drop_values
 from keras_bert_flow.backends.values import Tensor, has_packed_rows, value_of
+from keras_bert_flow.backends.windows import is_windowed
 
 HALF = ("bfloat16", "float16")
 LEAST_HALF = -30000.0  # far below any score, and a number of float16
@@ -51,7 +52,8 @@ def attend(
 
     Args:
         fused: float, (batch, length, 3 hidden). Query, key and value; the last axis is ordered (heads, 3, head_dim).
-        bias: float32, (batch, 1, query or 1, key). What is added to the scores: `attention_bias` of the next two.
+        bias: float32, (batch, 1, query or 1, key). What is added to the scores: `make_bias` of the next two, which in
+            blocks has another shape; only `dense` and splash attention, which makes its own, compute in blocks.
         padding_mask: int, (batch, length). The number of each token's text in its row, 0 for padding.
         pattern: which keys of its text a query may attend to.
         dense: computes the same from `fused`, `bias` and the seed of dropout, on any device.
@@ -59,13 +61,13 @@ def attend(
     """
     seed, dropped = dropout or (None, 0)
     compute = partial(_attend_fused, num_heads=num_heads, dropped=dropped)
-    if keras.backend.backend() == "torch" and fused.device.type == "cuda":
+    if keras.backend.backend() == "torch" and fused.device.type == "cuda" and not is_windowed(bias):
         _name_kernel("scaled_dot_product_attention of PyTorch")
         return compute(fused, bias, seed, kernel=_attend_by_torch)
     if keras.backend.backend() != "jax":
         return dense(fused, bias, seed)
     kernels: dict[str, Callable[..., Tensor]] = {}
-    if is_for_gpu(fused):
+    if is_for_gpu(fused) and not is_windowed(bias):
         kernels["cuda"] = partial(compute, kernel=_attend_by_cudnn)
     elif is_for_splash(fused, padding_mask, pattern):
         by_splash = partial(attend_by_splash, padding_mask=padding_mask, pattern=pattern, mesh=find_mesh())

@@ -14,8 +14,9 @@ from keras_bert_flow.backends.kernels import attend, call_of
 from keras_bert_flow.backends.products import matmul, merge_heads, split_heads
 from keras_bert_flow.backends.unpadding import map_rows
 from keras_bert_flow.backends.values import Shape, Tensor
+from keras_bert_flow.backends.windows import divide_keys, divide_row, is_windowed, join_row
 from keras_bert_flow.layers.dense import Dense, Dropout, ShapedLayer, rematerialise, truncated_normal
-from keras_bert_flow.layers.masks import MASKED_SCORE, attention_bias, is_unpadded
+from keras_bert_flow.layers.masks import MASKED_SCORE, attention_bias, is_unpadded, make_bias
 from keras_bert_flow.layers.patterns import (
     FULL,
     LEARNED,
@@ -223,7 +224,7 @@ class MultiHeadSelfAttention(ShapedLayer):
         inputs: float, (batch, length, hidden), or tokens without padding, (tokens, hidden); see `UnpadInputs`.
         padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding; masks
             keys, never queries.
-        bias: `attention_bias` of the mask and the pattern, if it is computed once for several layers.
+        bias: `make_bias` of the mask and the pattern, if it is computed once for several layers.
         relative: float, (2 num_buckets, hidden). Of `Disentangled` positions: the vectors of distances.
         values: float, the shape of the inputs but for the width. What the values are projected from, in a shape that
             `has_own_values`; queries and keys are projected from the inputs.
@@ -318,14 +319,16 @@ class MultiHeadSelfAttention(ShapedLayer):
         training: bool | None = None,
     ) -> Tensor:
         """Return the attention output, (batch, length, hidden), from the fused query, key and value."""
-        bias = attention_bias(padding_mask, self.pattern) if bias is None else bias
         dropout = self.dropout.draw(training)
         compute = partial(self._attend_densely, relative=relative, dropped=dropout[1] if dropout else 0)
         if isinstance(self.positions, Rotary):
             fused = rotate_fused(fused, self.shape.num_heads, self.positions.theta)
-        # The fused kernels neither take scores nor keep them.
+        # The fused kernels neither take scores nor keep them, and blocks of a window have not all of them.
         if type(self.positions) not in (Learned, Rotary) or _kept_scores.get() is not None:
+            if bias is None or is_windowed(bias):
+                bias = attention_bias(padding_mask, self.pattern)
             return compute(fused, bias, dropout[0] if dropout else None)
+        bias = make_bias(padding_mask, self.pattern) if bias is None else bias
         return attend(fused, bias, padding_mask, self.pattern, self.shape.num_heads, compute, dropout)
 
     def _attend_densely(
@@ -333,12 +336,15 @@ class MultiHeadSelfAttention(ShapedLayer):
     ) -> Tensor:
         length, num_heads = ops.shape(fused)[1], self.shape.num_heads
         query, key, value = split_heads(fused, length, num_heads, self.shape.head_dim)
+        if has_blocks := is_windowed(bias):  # (batch, heads, blocks, tokens of a block or of three, head_dim)
+            size = bias.shape[3]
+            query, key, value = divide_row(query, size), divide_keys(key, size), divide_keys(value, size)
         scores = self._score(query, key, relative)  # (batch, heads, query, key)
         if (kept := _kept_scores.get()) is not None:
             kept.append(ops.cast(scores, "float32") + ops.cast(bias, "float32"))
         probabilities = softmax_and_drop(scores, bias, seed, dropped) if dropped else masked_softmax(scores, bias)
         context = matmul(ops.cast(probabilities, value.dtype), value)  # (batch, heads, query, head_dim)
-        return merge_heads(context)
+        return merge_heads(join_row(context, length) if has_blocks else context)
 
     def _score(self, query: Tensor, key: Tensor, relative: Tensor | None) -> Tensor:
         """Return the scores of queries and keys, both (batch, heads, length, head_dim), by the kind of positions.

@@ -83,7 +83,7 @@ class Block(ShapedLayer):
     Call arguments:
         inputs: float, (batch, length, hidden), or tokens without padding, (tokens, hidden); see `UnpadInputs`.
         padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding.
-        bias: `attention_bias` of the mask and the pattern, if it is computed once for several blocks.
+        bias: `make_bias` of the mask and the pattern, if it is computed once for several blocks.
     Returns:
         float, the shape of the inputs.
     Args:

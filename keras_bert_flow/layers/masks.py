@@ -13,6 +13,7 @@ from keras import ops
 from keras_bert_flow.backends.products import minimum_by_group
 from keras_bert_flow.backends.unpadding import is_unpaddable, pad_inputs, unpad_inputs
 from keras_bert_flow.backends.values import Shape, Tensor, has_packed_rows
+from keras_bert_flow.backends.windows import divide_keys, divide_row
 from keras_bert_flow.layers.patterns import FULL, PATTERNS, Full, describe_kind, make_kind
 
 # Far below any score, yet finite: in a row without real keys it absorbs the scores, and the softmax is uniform instead
@@ -75,16 +76,45 @@ def attention_bias(padding_mask: Tensor, pattern: Full = FULL, order: Tensor | N
     return ops.where(allowed, 0.0, MASKED_SCORE)
 
 
+def window_bias(padding_mask: Tensor, pattern: Full, size: int) -> Tensor:
+    """Return the part of `attention_bias` that the blocks of `backends.windows` need.
+
+    Args:
+        padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding.
+        pattern: which keys of its text a query may attend to: none beyond the blocks beside its own.
+        size: of a block.
+    Returns:
+        float32, (batch, 1, blocks, size, 3 size). Of each query of a block, the keys of the block before it, of its
+        own, and of the one after it.
+    """
+    numbers = ops.expand_dims(ops.cast(padding_mask, "int32"), -1)  # (batch, length, 1)
+    keys = ops.swapaxes(divide_keys(numbers, size), -1, -2)  # (batch, blocks, 1, 3 size)
+    allowed = keys > 0
+    if has_packed_rows(padding_mask) is not False:
+        queries = divide_row(numbers, size)  # (batch, blocks, size, 1)
+        allowed = ops.logical_and(allowed, ops.logical_or(queries == keys, queries == 0))
+    places = ops.arange(3 * size, dtype="int32")
+    near = pattern.allows(ops.expand_dims(places[size : 2 * size], 1), places)  # (size, 3 size)
+    return ops.expand_dims(ops.where(ops.logical_and(allowed, near), 0.0, MASKED_SCORE), 1)
+
+
+def make_bias(padding_mask: Tensor, pattern: Full = FULL) -> Tensor:
+    """Return `window_bias` where attention is computed block by block, see `Full.find_block`, else `attention_bias`."""
+    block = pattern.find_block(padding_mask.shape[1])
+    return attention_bias(padding_mask, pattern) if block is None else window_bias(padding_mask, pattern, block)
+
+
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
 class AttentionBias(keras.layers.Layer):
-    """`attention_bias` as a layer, computed once for all blocks of an encoder that share a pattern.
+    """`make_bias` as a layer, computed once for all blocks of an encoder that share a pattern.
 
     Args:
         pattern: a pattern of `layers.patterns`, or its serialised form.
     Call arguments:
         padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding.
     Returns:
-        float32, (batch, 1, query, key); the third axis is 1 if the bias is the same for all queries.
+        float32, (batch, 1, query, key); the third axis is 1 if the bias is the same for all queries. Of a window in a
+        long row: (batch, 1, blocks, size, 3 size).
     """
 
     def __init__(self, pattern: Full | Mapping[str, Any] = FULL, **kwargs: Any) -> None:
@@ -92,10 +122,12 @@ class AttentionBias(keras.layers.Layer):
         self.pattern = make_kind(pattern, PATTERNS)
 
     def call(self, padding_mask: Tensor) -> Tensor:
-        return attention_bias(padding_mask, self.pattern)
+        return make_bias(padding_mask, self.pattern)
 
     def compute_output_shape(self, padding_mask_shape: Shape) -> Shape:
         batch, length = padding_mask_shape
+        if (block := self.pattern.find_block(length)) is not None:
+            return (batch, 1, -(-length // block), block, 3 * block)
         return (batch, 1, length, length)  # to which the bias broadcasts
 
     def get_config(self) -> dict[str, Any]:

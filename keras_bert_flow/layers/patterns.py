@@ -5,6 +5,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 PRIME = 46_337  # the largest one whose square is below 2^31
+LEAST_BLOCK = 16  # tokens: the products of smaller blocks take no less time
+FEWEST_BLOCKS = 6  # of a row: three of fewer take no less time than all, with what it takes to divide it
 
 # Patterns: which keys a query may attend to, besides that both must belong to the same text.
 
@@ -28,6 +30,20 @@ class Full:
             bool, of the shape that they broadcast to.
         """
         return query == query
+
+    def find_block(self, length: Any) -> int | None:
+        """Return the size of the blocks that a row is divided into, of which a query attends to three at most.
+
+        None: attention is not divided, as the pattern reaches farther, or the row is short.
+
+        Args:
+            length: of the row. What is not an integer is not known before the computation, and counts as short.
+        """
+        return None
+
+    def count_keys(self, length: int) -> int:
+        """Return the number of keys whose scores are computed for each query of a row."""
+        return length if (block := self.find_block(length)) is None else 3 * block
 
 
 @dataclass(frozen=True)
@@ -53,6 +69,11 @@ class Window(Full):
     @property
     def counts_from_text(self) -> bool:  # type: ignore[override]  # a constant of the other patterns
         return self.num_global > 0
+
+    def find_block(self, length: Any) -> int | None:
+        size = max(self.radius, LEAST_BLOCK)
+        is_long = isinstance(length, int) and length >= FEWEST_BLOCKS * size
+        return size if is_long and not self.num_global else None
 
     def allows(self, query: Any, key: Any) -> Any:
         is_near = abs(query - key) <= self.radius

@@ -218,11 +218,15 @@ class EncoderShape:
     def head_dim(self) -> int:
         return self.attention_dim // self.num_heads
 
-    def count_layer_flops(self, sequence_length: int) -> int:
-        """Count the FLOPs of the matrix products of a layer, forward, per token; see `models.sizes.count_flops`."""
+    def count_layer_flops(self, num_keys: int) -> int:
+        """Count the FLOPs of the matrix products of a layer, forward, per token; see `models.sizes.count_flops`.
+
+        Args:
+            num_keys: keys whose scores are computed for each query.
+        """
         hidden = self.hidden_dim
         feed_forward = 2 * hidden * (self.feed_forward_dim + self.intermediate_dim)
-        return 8 * hidden**2 + feed_forward + 4 * sequence_length * hidden
+        return 8 * hidden**2 + feed_forward + 4 * num_keys * hidden
 
     def count_projection_flops(self) -> int:
         """Count the FLOPs of the layers between the token embeddings and the blocks, forward, per token."""

@@ -116,7 +116,8 @@ def count_flops(
     `masks_per_sequence`, unless a family counts its blocks otherwise:
 
         block, per token     6 h² (query, key, value) + 2 h² (output) + 4 h i (feed-forward)
-                             + 2 T h (scores) + 2 T h (their product with the values)
+                             + 2 T h (scores) + 2 T h (their product with the values), with fewer keys than T
+                             where attention is local and computed in blocks
         segments, per token  2 e · `num_segments`
         projection, per token  2 e h, of the embeddings, if there is one
         gather, per sequence 2 m T h
@@ -158,8 +159,9 @@ def count_flops(
 
 
 def _count_blocks(shape: EncoderShape, sequence_length: int) -> int:
-    layer = shape.count_layer_flops(sequence_length)
-    return sequence_length * (shape.num_layers * layer + shape.count_projection_flops())
+    blocks = (layer * shape.num_blocks // shape.num_layers for layer in range(shape.num_layers))
+    keys = (shape.find_pattern(block).count_keys(sequence_length) for block in blocks)
+    return sequence_length * (sum(map(shape.count_layer_flops, keys)) + shape.count_projection_flops())
 
 
 # Check that a student can be distilled from a teacher; importable without Keras.

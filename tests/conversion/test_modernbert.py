@@ -104,6 +104,19 @@ def test_masked_lm_travels_both_ways(tmp_path, spelling, settings):
 
 
 @pytest.mark.any_backend
+def test_long_rows_are_computed_in_blocks_as_transformers_computes_them(tmp_path):
+    make_reference("Model", local_attention=33, max_position_embeddings=128).save_pretrained(tmp_path)
+    backbone = kbf.Backbone.from_preset(tmp_path)
+    assert backbone.shape.find_pattern(1).find_block(100) == 16
+    ids = np.random.default_rng(3).integers(5, 50, (2, 100)).astype("int32")
+    inputs = {"token_ids": ids, "segment_ids": 0 * ids, "padding_mask": np.ones_like(ids)}
+    inputs["padding_mask"][1, 70:] = 0
+    expected = run_reference(load_reference("ModernBertModel", tmp_path), inputs).last_hidden_state.numpy()
+    real = inputs["padding_mask"] > 0
+    np.testing.assert_allclose(call(backbone, inputs)["sequence_output"][real], expected[real], atol=TOLERANCE)
+
+
+@pytest.mark.any_backend
 def test_both_spellings_are_written_and_the_newer_one_counts():
     written = make_hf_config(asdict(ModernBertShape(**SMALL | OURS)) | {"family": "modernbert"}, "Model")
     kinds = ["full_attention", "sliding_attention"] * 2 + ["full_attention"]

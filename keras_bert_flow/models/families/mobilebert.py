@@ -103,11 +103,11 @@ class MobileBertShape(EncoderShape):
         """Width of the embeddings of three tokens side by side."""
         return 3 * self.embedding_dim
 
-    def count_layer_flops(self, sequence_length: int) -> int:
+    def count_layer_flops(self, num_keys: int) -> int:
         hidden, narrow = self.hidden_dim, self.bottleneck_dim
         bottlenecks = (6 if self.has_query_bottleneck else 4) * hidden * narrow  # in, of queries and keys, and out
         query_input = narrow if self.has_query_bottleneck else hidden
-        attention = 4 * query_input * narrow + 2 * hidden * narrow + 2 * narrow**2 + 4 * sequence_length * narrow
+        attention = 4 * query_input * narrow + 2 * hidden * narrow + 2 * narrow**2 + 4 * num_keys * narrow
         return bottlenecks + attention + 4 * self.num_feed_forwards * narrow * self.intermediate_dim
 
     def count_projection_flops(self) -> int:
