@@ -6,6 +6,7 @@ All depend on the distance of two tokens alone, which in a packed row is the sam
 import numpy as np
 from keras import ops
 
+from keras_bert_flow.backends.rotation import rotate
 from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.patterns import Disentangled
 
@@ -36,10 +37,7 @@ def rotate_fused(fused: Tensor, num_heads: int, theta: float) -> Tensor:
     places = ops.reshape(ops.arange(length, dtype="float32"), (length, 1, 1))
     angles = places * ops.convert_to_tensor(frequencies.reshape(-1))  # (length, 1, 3 head_dim)
     cosines, sines = ops.cos(angles), ops.sin(angles) * ops.convert_to_tensor(signs.reshape(-1))
-    heads = ops.reshape(ops.cast(fused, "float32"), (-1, length, num_heads, 3 * width))
-    first, second = ops.unstack(ops.reshape(heads, (-1, length, num_heads, 3, 2, half)), 2, axis=4)
-    swapped = ops.reshape(ops.stack([second, first], axis=4), (-1, length, num_heads, 3 * width))
-    return ops.cast(ops.reshape(heads * cosines + swapped * sines, (-1, length, fused.shape[2])), fused.dtype)
+    return rotate(fused, cosines, sines, num_heads)
 
 
 def alibi_bias(length: Tensor | int, num_heads: int) -> Tensor:

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 import pytest
 
+from keras_bert_flow.backends import rotation
 from keras_bert_flow.layers.attention import MultiHeadSelfAttention
 from keras_bert_flow.layers.patterns import Alibi, Disentangled, Rotary, TransformerXL
 from keras_bert_flow.layers.positions import alibi_bias, find_buckets, make_sinusoids, rotate_fused, shift_distances
@@ -44,6 +45,23 @@ def set_projections(layer, parts, biases):
     """Give the fused projection query, key and value, each (inputs, heads, head_dim), in the order of its columns."""
     layer.query_key_value.kernel.assign(np.stack(parts, axis=2).reshape(WIDTH, 3 * WIDTH))
     layer.query_key_value.bias.assign(np.stack(biases, axis=1).reshape(3 * WIDTH))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "torch", reason="only on PyTorch are rows rotated a few at a time")
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-6), ("bfloat16", 0.02)])  # 0.02: one unit near 4
+def test_rotation_of_a_few_rows_at_a_time_has_values_and_gradients_of_the_plain_one(monkeypatch, dtype, tolerance):
+    monkeypatch.setattr(rotation, "CACHED", 2 * LENGTH * 3 * WIDTH)  # two of five rows, and one at the end
+    values, gradient = (torch.tensor(draw(5, LENGTH, 3 * WIDTH)).to(getattr(torch, dtype)) for _ in range(2))
+    found = []
+    for is_at_hand in (True, False):
+        monkeypatch.setattr(rotation, "_is_at_hand", lambda fused, is_at_hand=is_at_hand: is_at_hand)
+        fused = values.clone().requires_grad_()
+        rotated = rotate_fused(fused, HEADS, 100.0)
+        rotated.backward(gradient)
+        assert rotated.dtype == fused.grad.dtype == values.dtype
+        found.append([tensor.detach().float().numpy() for tensor in (rotated, fused.grad)])
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_allclose(one, other, atol=tolerance)
 
 
 @pytest.mark.any_backend
