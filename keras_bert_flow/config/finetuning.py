@@ -175,6 +175,11 @@ class FinetuningConfig(Settings):
         description="Group examples of similar length into batches instead of random ones: faster on JAX and "
         "TensorFlow, but with a higher variance of the gradients if labels depend on length.",
     )
+    packing: bool = Field(
+        False,
+        description="Put the sentences of a batch into as few rows of `sequence_length` as they need, each with its "
+        "own positions and attention: the same losses with less padding. For tasks that label tokens.",
+    )
     patience_epochs: int | None = Field(
         None, ge=1, description="Stop a run after this many epochs without a better dev score. Default: never."
     )
@@ -356,6 +361,7 @@ TAUGHT = ("classification", "regression")  # kinds of task with a teacher
 AUGMENTED = ("classification", "regression")  # kinds of task whose training rows can be augmented
 POOLED = tuple(settings.kind for settings in SETTINGS if settings.is_pooled)
 HEADLESS = tuple(settings.kind for settings in SETTINGS if not settings.has_head)
+PACKED = tuple(settings.kind for settings in SETTINGS if settings.is_packable)
 CALIBRATED = tuple(settings.kind for settings in SETTINGS if settings.is_calibrated)
 
 

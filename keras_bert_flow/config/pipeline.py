@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from keras_bert_flow.config.finetuning import (
     AUGMENTED,
     CALIBRATED,
+    PACKED,
     POOLED,
     TASKS,
     TAUGHT,
@@ -287,6 +288,11 @@ class PipelineConfig(Settings):
             raise ValueError(
                 f"`finetuning.teacher` must go with a task of kind {', '.join(TAUGHT)}. Received: kind={kind}. Leave "
                 "it out."
+            )
+        if settings.packing and kind not in PACKED:
+            raise ValueError(
+                f"`finetuning.packing` must go with a task of kind {', '.join(PACKED)}, whose tokens have the labels. "
+                f"Received: kind={kind}. Leave it out."
             )
         if settings.calibrate and kind not in CALIBRATED:
             raise ValueError(

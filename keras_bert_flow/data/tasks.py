@@ -8,6 +8,7 @@ import grain
 import numpy as np
 
 from keras_bert_flow.data.order import ROWS
+from keras_bert_flow.data.packing import pack_batch, place_texts
 from keras_bert_flow.data.pretraining import READING, require_equal_parts
 from keras_bert_flow.tasks.core.task import IGNORED, Features
 
@@ -331,6 +332,8 @@ class TaskBatches:
             epoch is padded with rows of weight 0. Otherwise a batch, or a part of one, is as wide as its longest row,
             and its rows are sorted by length, for `layers.attention`.
         plain_weights: weight 1 for each real row or labelled token, for the means of an evaluation.
+        packs: put the texts of a batch, or of a part, into as few rows of `sequence_length` as they need. Losses are as
+            before; tokens, and not rows, must have the labels.
     Attributes:
         steps_per_epoch: batches per epoch.
         mean_positions: mean number of token positions per batch, padding included.
@@ -348,9 +351,12 @@ class TaskBatches:
         accumulate_batches: int = 1,
         compiles_shapes: bool = True,
         plain_weights: bool = False,
+        packs: bool = False,
     ):
         if not len(features) or not features.labels:
             raise ValueError("Training needs rows with labels. Received: none. Give a table with examples.")
+        if packs and any(isinstance(values, np.ndarray) for values in features.labels.values()):
+            raise ValueError("Packed texts must have a label for each token. Received: one for each row. Do not pack.")
         require_equal_parts(batch_size, accumulate_batches)
         self.features = features
         self.batch_size = batch_size
@@ -359,6 +365,7 @@ class TaskBatches:
         self.accumulate_batches = accumulate_batches
         self.compiles_shapes = compiles_shapes
         self.plain_weights = plain_weights
+        self.packs = packs
         self.steps_per_epoch = -(-len(features) // batch_size)
         self._lengths, self._labelled_tokens = features.lengths, features.labelled_tokens
         self._groups = choose_widths(self._lengths, max_widths, features.sequence_length) if group_by_length else ()
@@ -368,7 +375,11 @@ class TaskBatches:
         longest = np.array([self._lengths[part].max() for batch, _ in parts for part, _ in batch])
         self.widths = self._groups or choose_widths(longest, max_widths, features.sequence_length)
         widths = np.take(self.widths, np.searchsorted(self.widths, longest)) if compiles_shapes else longest
-        self.mean_positions = round(int((widths * rows).sum()) * features.sequences_per_row / self.steps_per_epoch)
+        positions = int((widths * rows).sum()) * features.sequences_per_row
+        if packs:
+            batches = [part[is_real] for batch, _ in parts for part, is_real in batch]
+            positions = sum(int(np.prod(self._find_packed_shape(batch)[0])) for batch in batches)
+        self.mean_positions = round(positions / self.steps_per_epoch)
 
     def __len__(self) -> int:
         return ROWS
@@ -377,11 +388,29 @@ class TaskBatches:
         step, part = divmod(number, self.accumulate_batches)
         parts, weight = self._take_parts(*divmod(step, self.steps_per_epoch))
         rows, is_real = parts[part]
+        if self.packs:
+            return self._pack(rows[is_real], weight)
         width = int(self._lengths[rows].max())
         if self.compiles_shapes:
             width = self.widths[int(np.searchsorted(self.widths, width))]
         labels, label_weights = make_labels(self.features, rows, width, is_real * np.float32(weight))
         return make_inputs(self.features, rows, width), labels, label_weights
+
+    def _pack(self, rows: np.ndarray, weight: float) -> tuple[dict[str, np.ndarray], Any, Any]:
+        shape, places = self._find_packed_shape(rows)
+        lengths = self._lengths[rows]
+        width, weights = int(lengths.max(initial=1)), np.full(len(rows), weight, np.float32)
+        batch = make_inputs(self.features, rows, width), *make_labels(self.features, rows, width, weights)
+        return pack_batch(batch, lengths, places, shape)
+
+    def _find_packed_shape(self, rows: np.ndarray) -> tuple[tuple[int, int], Any]:
+        """Return the shape of packed rows, of few numbers of rows where each shape is compiled, and their places."""
+        row_length = self.features.sequence_length or int(self._lengths.max())
+        places = place_texts(self._lengths[rows], row_length)
+        count = 1 + max((row for row, _, _ in places), default=0)
+        if self.compiles_shapes:
+            count = min(size for size in list_sizes(self.batch_size) if size >= count)
+        return (count, row_length), places
 
     def _take_parts(self, epoch: int, place: int) -> tuple[list[tuple[np.ndarray, np.ndarray]], float]:
         """Return the parts of a batch, the shortest rows first, and the weight of a row.

@@ -21,6 +21,7 @@ class TaskSettings:
         is_pooled: whether the head predicts from one vector per text, so that `pooling` and a probe apply.
         has_head: whether the model has weights besides its encoder.
         is_calibrated: whether `calibrate` applies.
+        is_packable: whether each token of a single text has a label, so that `packing` applies.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Any]]  # each kind is a dataclass
@@ -28,6 +29,7 @@ class TaskSettings:
     is_pooled: ClassVar[bool] = False
     has_head: ClassVar[bool] = True
     is_calibrated: ClassVar[bool] = False
+    is_packable: ClassVar[bool] = False
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ class TokenClassificationSettings(TaskSettings):
     """A tag for each word: CoNLL columns, or .jsonl with `words` and `tags`."""
 
     kind: ClassVar[str] = "token_classification"
+    is_packable: ClassVar[bool] = True
 
     word_column: Annotated[int | Literal["last"], Field(description="Column of the word, from 0.")] = 0
     tag_column: Annotated[int | Literal["last"], Field(description="Column of the tag, from 0.")] = "last"

@@ -225,3 +225,40 @@ def test_tokenizer_of_a_model_directory_knows_its_case(tmp_path, settings, cased
     if settings is not None:
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     assert read_tokenizer(tmp_path).cased is cased
+
+
+@pytest.mark.parametrize("compiles_shapes", [True, False])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_packed_batches_hold_the_same_tokens_with_little_padding(compiles_shapes, parts):
+    labels = {"logits": [np.arange(length, dtype=np.int32) + 100 * row for row, length in enumerate(LENGTHS)]}
+    features = replace(make_features(labels=labels), sequence_length=64)
+    options = {"accumulate_batches": parts, "compiles_shapes": compiles_shapes}
+    plain, packed = (TaskBatches(features, 12, 2, packs=packs, **options) for packs in (False, True))
+
+    def list_tokens(batch):
+        """Return the tokens of each text, with their labels and weights."""
+        inputs, labels, weights = batch
+        found = []
+        for row in range(len(labels)):
+            numbers = inputs["padding_mask"][row]
+            for number in range(1, numbers.max(initial=0) + 1):
+                place = numbers == number
+                if weights[row][place].any():
+                    found.append([part[row][place].tolist() for part in (inputs["token_ids"], labels, weights)])
+        return sorted(found)
+
+    positions = []
+    for step in range(2 * parts * plain.steps_per_epoch):
+        assert list_tokens(packed[step]) == list_tokens(plain[step])
+        inputs, _, weights = packed[step]
+        assert weights.shape[1] == 64 and not weights[inputs["padding_mask"] == 0].any()
+        positions.append(weights.size)
+    first = positions[: len(positions) // 2]
+    assert packed.mean_positions == pytest.approx(sum(first) / plain.steps_per_epoch, abs=0.5)
+    if compiles_shapes:
+        assert {size // 64 for size in positions} <= {1, 3, 6, 8, 12}
+
+
+def test_rows_with_a_label_each_are_not_packed():
+    with pytest.raises(ValueError, match="a label for each token. Received: one for each row"):
+        TaskBatches(make_features(), 4, packs=True)

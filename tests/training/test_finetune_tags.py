@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_bert_flow.backends.runtime import seed_everything
-from keras_bert_flow.config.loading import make_config
+from keras_bert_flow.config.loading import load_config, make_config
 from keras_bert_flow.conversion.model_directory import save_model_directory
 from keras_bert_flow.data.model_tokenizer import read_tokenizer
 from keras_bert_flow.text.vocabulary import SPECIAL_PIECES, write_vocabulary
@@ -119,3 +119,19 @@ def test_words_out_of_reach_are_logged_and_written(place, caplog):
         f"{name}: 2 of 546 words are not shown to the model as written (0.37%): 2 with [UNK]."
         for name in ("train", "dev")
     ]
+
+
+@pytest.mark.any_backend
+def test_packed_sentences_have_the_losses_of_a_row_each(place):
+    losses, dev_loss = finetune_tags(place)
+    packed, packed_dev_loss = finetune_tags(place, "packed", packing=True)
+    np.testing.assert_allclose(packed, losses, rtol=1e-5)  # float32, of sums in another order
+    assert packed_dev_loss == pytest.approx(dev_loss, rel=1e-6)
+    manifests = [json.loads((place / name / "manifest.json").read_text()) for name in ("finished", "packed")]
+    assert manifests[0]["key"] != manifests[1]["key"]
+
+
+@pytest.mark.any_backend
+def test_tasks_with_an_answer_a_row_are_not_packed():
+    with pytest.raises(ValueError, match="`finetuning.packing` must go with a task of kind token_classification"):
+        load_config(None, ["finetuning.packing=true"])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
+from keras_bert_flow.config.text import WORD_PIECE
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.results.artifacts import file_digest
 from keras_bert_flow.results.manifest import Manifest, read_manifest
@@ -124,16 +125,21 @@ def finetuning_settings(config: PipelineConfig) -> dict[str, Any]:
     """Return the settings that are part of the key."""
     refuse_auto(finetuning=config.finetuning.precision)
     settings = drop_paths(config.model_dump(include={"task", "finetuning", "backend"}))
-    return settings | {"finetuning": drop_teacher(settings["finetuning"])}
+    return settings | {"finetuning": drop_unused(settings["finetuning"])}
 
 
-def drop_teacher(settings: dict[str, Any]) -> dict[str, Any]:
+def drop_unused(settings: dict[str, Any]) -> dict[str, Any]:
     """Drop the path of the teacher, whose content is digested separately; without one also what is for it alone.
 
-    Results and checkpoints that were made before there were such settings keep their keys and identities.
+    Packing is dropped if it is off. Results and checkpoints that were made before there were such settings keep their
+    keys and identities.
     """
-    unseen = OF_TEACHER if settings["teacher"] is None else ("teacher",)
+    unseen = {"teacher", *(OF_TEACHER if settings["teacher"] is None else ()), *list_unpacked(settings)}
     return {name: value for name, value in settings.items() if name not in unseen}
+
+
+def list_unpacked(settings: dict[str, Any]) -> tuple[str, ...]:
+    return () if settings["packing"] else ("packing",)
 
 
 EVALUATION = Stage(
@@ -165,7 +171,12 @@ def evaluation_settings(config: PipelineConfig) -> dict[str, Any]:
         left_out.add("evaluation")
     if config.augmentation is None:
         left_out.add("augmentation")
-    return drop_paths(config.model_dump(exclude=left_out))
+    settings = drop_paths(config.model_dump(exclude=left_out))
+    # Reports keep their keys where what came later is off.
+    unseen = {"finetuning": list_unpacked(settings["finetuning"])}
+    unseen["vocabulary"] = ("kind",) if config.vocabulary.kind == WORD_PIECE else ()
+    kept = {section: {*settings[section]} - {*names} for section, names in unseen.items()}
+    return settings | {section: {name: settings[section][name] for name in names} for section, names in kept.items()}
 
 
 def evaluation_inputs(finetuned: Path, records: Path, phases: Sequence[Path]) -> dict[str, str]:

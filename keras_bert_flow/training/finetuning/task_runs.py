@@ -398,7 +398,7 @@ def make_batches(config: PipelineConfig, features: Features, seed: int, parts: i
     """Return the training batches of a run."""
     settings = config.finetuning
     options = (settings.max_widths, settings.group_by_length, parts, COMPILES_SHAPES)
-    return TaskBatches(features, settings.batch_size, seed, *options)
+    return TaskBatches(features, settings.batch_size, seed, *options, packs=settings.packing)
 
 
 # Early stopping on the dev score.

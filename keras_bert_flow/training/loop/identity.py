@@ -11,7 +11,7 @@ from keras_bert_flow.records.tfrecord import RECORD_SUFFIX
 from keras_bert_flow.results.artifacts import OpenedFiles
 from keras_bert_flow.results.stages.keys import Stage, folder_files, task_digests
 from keras_bert_flow.results.stages.models import DISTILLATION, MONITORING, PRETRAINING, list_off
-from keras_bert_flow.results.stages.tasks import FINETUNING, drop_teacher
+from keras_bert_flow.results.stages.tasks import FINETUNING, drop_unused
 from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
 
 # Settings that may change during a run. Of these, the first three can affect the weights: see `identity.list_spans`.
@@ -55,7 +55,7 @@ def finetuning_identity(config: PipelineConfig, model: Path) -> dict[str, Any]:
     """Return the identity of a fine-tuning run, which must not change when it is resumed."""
     settings = {
         "task": config.task.model_dump(mode="json", exclude={"name", "train", "dev", "extra_dev"}),
-        "finetuning": drop_teacher(config.finetuning.model_dump(mode="json")),
+        "finetuning": drop_unused(config.finetuning.model_dump(mode="json")),
     }
     if config.finetuning.teacher is not None:
         settings["teacher"] = folder_files(Path(config.finetuning.teacher))
