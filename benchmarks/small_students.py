@@ -32,6 +32,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +105,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--heads", type=int, default=4, help="of every model")
     parser.add_argument("--teacher-minutes", type=float, default=40.0, help="processor time of its pre-training")
     parser.add_argument("--minutes", type=float, default=15.0, help="processor time of a distillation")
+    parser.add_argument("--workers", type=int, default=1, help="models made at a time, once there is a teacher")
     parser.add_argument("--long", type=int, default=80, help="steps of the longer run by which steps are chosen")
     parser.add_argument("--sequence-length", type=int, default=64)
     parser.add_argument("--batch-size", type=int, default=32)
@@ -137,10 +139,14 @@ def main() -> None:
         return
     arguments.keep.mkdir(parents=True, exist_ok=True)
     found: dict[str, dict[str, Any]] = {}
-    for name in list_models(arguments):
-        train(arguments, name)
-        finetune(arguments, name)
-        export(arguments, name)
+    with ThreadPoolExecutor(arguments.workers) as pool:  # of threads that wait for processes
+        made: dict[str, Future[None]] = {}
+        for name in list_models(arguments):
+            made[name] = pool.submit(make, arguments, name, made.get(TEACHER) if name == TINY else None)
+            if name == TEACHER:
+                wait_for_encoder(arguments, made[name])
+    for name, future in made.items():
+        future.result()
         place = arguments.keep / name / "scores.json"
         if not place.exists():
             run_again(arguments, "score")
@@ -154,6 +160,23 @@ def main() -> None:
     results = {"seeds": arguments.seeds, "models": found | {WORDS: json.loads(words.read_text())}}
     (arguments.keep / "results.json").write_text(json.dumps(results, indent=1))
     show(results, arguments.figure, arguments.page)
+
+
+def make(arguments: argparse.Namespace, name: str, teacher: Future[None] | None) -> None:
+    """Make what is kept of a model; what learns a task from the teacher waits for that to be fine-tuned."""
+    train(arguments, name)
+    if teacher is not None:
+        teacher.result()
+    finetune(arguments, name)
+    export(arguments, name)
+
+
+def wait_for_encoder(arguments: argparse.Namespace, teacher: Future[None]) -> None:
+    """Return when the teacher is pre-trained; what ends that early is raised."""
+    while not (arguments.keep / TEACHER / "run").exists():
+        if teacher.done():
+            teacher.result()
+        time.sleep(1)
 
 
 def list_models(arguments: argparse.Namespace) -> list[str]:
