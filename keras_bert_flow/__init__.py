@@ -87,6 +87,7 @@ _REGISTERED = {
     "distribution.tensorflow_cluster": ("ReplicatedLoss",),
     "layers.attention": ("QueryKeyValue", "QueryKeyAndValue", "MultiHeadSelfAttention"),
     "layers.dense": ("Dropout", "OutputDense", "TokenEmbedding", "Dense", "RmsNorm"),
+    "layers.disentangled": ("DisentangledEmbeddings", "RelativePositions", "Convolution", "DisentangledBlock"),
     "layers.embeddings": ("BertEmbeddings",),
     "layers.encoder": ("MergeTexts", "ChoiceScores", "SplitTexts", "EncoderBlock", "ScoredBlock"),
     "layers.mobilebert": ("NoNorm", "TrigramEmbeddings", "FeedForward", "BottleneckBlock"),

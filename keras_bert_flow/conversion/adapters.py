@@ -79,7 +79,7 @@ def resolve_names(config: Mapping[str, Any], table: FamilyTable, stored: StoredT
     if prefixes := {name.removesuffix(rest) for name, rest in unwrapped.items()} - {"", table.prefix}:
         remarks.append(f"{', '.join(sorted(prefixes))} left out of the names of tensors")
     if renamed := sum(names[name] != rest for name, rest in unwrapped.items()):
-        remarks.append(f"{renamed} tensors renamed from gamma and beta")
+        remarks.append(f"{renamed} tensors renamed from {'older names' if table.renamed else 'gamma and beta'}")
     here = stored.rename(table.normalise_name)
     numberless = check_dtypes(here, table)
     weights = here.select({name: name for name in here if name not in numberless})
@@ -155,7 +155,7 @@ def check_leftovers(shape: EncoderShape, table: FamilyTable, tensors: TensorMapp
     Call this after `check_sizes`: a damaged `config.json` may claim a billion layers.
     """
     roots, heads = table.list_roots(), list_head_tensors(table)
-    known = {name for name, _ in table.list_sizes(shape)} | heads | BUFFERS
+    known = {name for name, _ in table.list_sizes(shape)} | heads | BUFFERS | {*table.unread}
     extra = sorted(name for name in tensors if name not in known and find_root(name) in roots)
     if extra:
         number = re.compile(re.escape(table.block_name).replace(r"\{\}", r"(\d+)"))

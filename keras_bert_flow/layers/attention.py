@@ -265,6 +265,15 @@ class MultiHeadSelfAttention(ShapedLayer):
         )
         if isinstance(self.positions, TransformerXL):
             self.relative_dense = self.make_dense(self.shape.hidden_dim, "relative", use_bias=False)
+        # Of `Disentangled` positions: what projects the vectors of distances, unless the content's projections do
+        self.position_dense: dict[str, Any] = {}
+        if isinstance(self.positions, Disentangled) and not self.shape.shares_projections:
+            parts = {"p2c": "position_query", "c2p": "position_key"}
+            self.position_dense = {
+                term: self.make_dense(self.shape.attention_dim, name)
+                for term, name in parts.items()
+                if term in self.positions.terms
+            }
 
     def build(
         self,
@@ -285,6 +294,8 @@ class MultiHeadSelfAttention(ShapedLayer):
                 )
                 for name in ("content_bias", "position_bias")
             )
+        for layer in self.position_dense.values():
+            layer.build((None, self.shape.hidden_dim))
         self.query_key_value.build(*((inputs_shape,) if values_shape is None else (inputs_shape, values_shape)))
         self.dropout.build((batch, self.shape.num_heads, length, length))
         self.output_dense.build((batch, length, self.shape.attention_dim))
@@ -361,14 +372,29 @@ class MultiHeadSelfAttention(ShapedLayer):
         elif isinstance(kind, Disentangled):
             if relative is None:
                 raise ValueError("Disentangled attention must be called with `relative`. Received: None.")
-            scale *= 3**-0.5  # three terms instead of one
-            table = split_heads(self.query_key_value(relative)[None], relative.shape[0], num_heads, self.shape.head_dim)
-            added = score_disentangled(query * scale, key * scale, table[:2], kind)
+            scale *= (1 + len(kind.terms.split("|"))) ** -0.5  # so many terms instead of one
+            added = score_disentangled(query * scale, key * scale, self._project_distances(relative), kind)
             return matmul(query * scale, ops.swapaxes(key, -1, -2)) + added
         scores = matmul(query * scale, ops.swapaxes(key, -1, -2))
         if isinstance(kind, Alibi):
             scores = ops.cast(scores, "float32") + alibi_bias(length, num_heads)
         return scores
+
+    def _project_distances(self, relative: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the queries and the keys of the vectors of distances, float, (1, heads, 2 num_buckets, head_dim).
+
+        Those of a term that the positions lack are None, or not used.
+        """
+        count, num_heads, width = relative.shape[0], self.shape.num_heads, self.shape.head_dim
+        if self.shape.shares_projections:
+            return split_heads(call_of(self.query_key_value)(relative)[None], count, num_heads, width)[:2]
+        parts = (self.position_dense.get(term) for term in ("p2c", "c2p"))
+        return tuple(
+            None
+            if part is None
+            else ops.transpose(ops.reshape(call_of(part)(relative), (1, count, num_heads, width)), (0, 2, 1, 3))
+            for part in parts
+        )
 
     def compute_output_shape(
         self,

@@ -84,6 +84,7 @@ class Block(ShapedLayer):
         inputs: float, (batch, length, hidden), or tokens without padding, (tokens, hidden); see `UnpadInputs`.
         padding_mask: int or bool, (batch, length). The number of each token's text in its row, 0 for padding.
         bias: `make_bias` of the mask and the pattern, if it is computed once for several blocks.
+        relative: float, (rows, hidden). Vectors of relative positions, for blocks that take them.
     Returns:
         float, the shape of the inputs.
     Args:
@@ -107,12 +108,18 @@ class Block(ShapedLayer):
         get_activation(self.shape.hidden_act)  # raises for an unknown name
 
     def call(
-        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor,
+        bias: Tensor | None = None,
+        relative: Tensor | None = None,
+        training: bool | None = None,
     ) -> Tensor:
+        given = {} if relative is None else {"relative": relative}
         if training and self.is_rematerialised:
-            given = {} if bias is None else {"bias": bias}
+            given |= {} if bias is None else {"bias": bias}
             return rematerialise(self, partial(self.transform, training=True), inputs, padding_mask, **given)
-        return self.transform(inputs, padding_mask, bias, training)
+        return self.transform(inputs, padding_mask, bias, training, **given)
 
     def transform(
         self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
@@ -123,9 +130,7 @@ class Block(ShapedLayer):
         """Return the layers of the feed-forward, which the LoRA target of this name means."""
         raise NotImplementedError
 
-    def compute_output_shape(
-        self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None
-    ) -> Shape:
+    def compute_output_shape(self, inputs_shape: Shape, *other_shapes: Shape, **named_shapes: Shape) -> Shape:
         return inputs_shape
 
     def get_config(self) -> dict[str, Any]:
@@ -262,21 +267,30 @@ class ScoredBlock(keras.layers.Layer):
         super().__init__(**{"dtype": block.dtype_policy} | kwargs)  # inputs are cast as those of the block
         self.block = block
 
-    def build(
-        self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None
-    ) -> None:
+    def build(self, inputs_shape: Shape, *other_shapes: Shape, **named_shapes: Shape) -> None:
         if not self.block.built:
-            self.block.build(inputs_shape, padding_mask_shape)
+            self.block.build(inputs_shape)
 
     def call(
-        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor,
+        bias: Tensor | None = None,
+        relative: Tensor | None = None,
+        training: bool | None = None,
     ) -> tuple[Tensor, Tensor]:
+        given = {} if relative is None else {"relative": relative}
         with keeping_scores() as kept:
-            hidden = self.block.transform(inputs, padding_mask, bias, training)
+            hidden = self.block.transform(inputs, padding_mask, bias, training, **given)
         return hidden, kept[0]
 
     def compute_output_spec(
-        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor,
+        bias: Tensor | None = None,
+        relative: Tensor | None = None,
+        training: bool | None = None,
     ) -> tuple[Tensor, Tensor]:
         batch, length, _ = inputs.shape
         scores = (batch, self.block.shape.num_heads, length, length)

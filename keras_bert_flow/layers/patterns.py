@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 PRIME = 46_337  # the largest one whose square is below 2^31
 LEAST_BLOCK = 16  # tokens: the products of smaller blocks take no less time
+RELATIVE_TERMS = ("c2p|p2c", "c2p", "p2c")  # content to position and position to content, in this order
 FEWEST_BLOCKS = 6  # of a row: three of fewer take no less time than all, with what it takes to divide it
 
 # Patterns: which keys a query may attend to, besides that both must belong to the same text.
@@ -237,17 +238,25 @@ class Disentangled(Learned):
     Args:
         num_buckets: half the number of vectors.
         max_distance: distance from which on all keys have the same vector.
+        terms: which products: `c2p` of queries with the vectors as keys, `p2c` of keys with them as queries, or both.
+        is_logarithmic: whether distances share vectors; otherwise each has its own, up to `num_buckets`.
     Raises:
-        ValueError: an argument is below 2, or `max_distance` is not above half of `num_buckets`.
+        ValueError: a number is below 2, `max_distance` is not above half of `num_buckets`, or a term is unknown.
     Source: He et al. 2021, section 3.2; arXiv:2006.03654; buckets as in microsoft/DeBERTa, `make_log_bucket_dict`.
     """
 
     num_buckets: int = 256
     max_distance: int = 512
+    terms: str = "c2p|p2c"
+    is_logarithmic: bool = True
 
     def __post_init__(self) -> None:
         _check_at_least(2, num_buckets=self.num_buckets, max_distance=self.max_distance)
-        if self.max_distance <= self.num_buckets // 2 + 1:
+        if self.terms not in RELATIVE_TERMS:
+            raise ValueError(
+                f"The terms of relative positions must be one of {', '.join(RELATIVE_TERMS)}. Received: {self.terms!r}."
+            )
+        if self.is_logarithmic and self.max_distance <= self.num_buckets // 2 + 1:
             raise ValueError(
                 "`max_distance` must be above half of `num_buckets` and 1. Received: "
                 f"max_distance={self.max_distance}, num_buckets={self.num_buckets}. "

@@ -6,6 +6,7 @@ All depend on the distance of two tokens alone, which in a packed row is the sam
 import numpy as np
 from keras import ops
 
+from keras_bert_flow.backends.products import matmul
 from keras_bert_flow.backends.rotation import rotate
 from keras_bert_flow.backends.values import Tensor
 from keras_bert_flow.layers.patterns import Disentangled
@@ -96,6 +97,11 @@ def find_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
     return np.clip(buckets + num_buckets, 0, 2 * num_buckets - 1).astype("int32")
 
 
+def find_rows(num_rows: int, max_distance: int) -> np.ndarray:
+    """Return what `find_buckets` does where each distance has a row of its own, up to `num_rows`."""
+    return np.clip(np.arange(-max_distance, max_distance + 1) + num_rows, 0, 2 * num_rows - 1).astype("int32")
+
+
 def score_disentangled(query: Tensor, key: Tensor, table: tuple[Tensor, Tensor], kind: Disentangled) -> Tensor:
     """Return what relative positions add to the scores: content to position, and position to content.
 
@@ -107,16 +113,26 @@ def score_disentangled(query: Tensor, key: Tensor, table: tuple[Tensor, Tensor],
     Returns:
         float, (batch, heads, query, key).
     """
-    batch, heads, length, _ = ops.shape(query)
-    places, most = ops.arange(length, dtype="int32"), kind.max_distance
-    distances = ops.clip(ops.expand_dims(places, 1) - places, -most, most)
-    rows = ops.take(ops.convert_to_tensor(find_buckets(kind.num_buckets, most)), distances + most)  # (query, key)
-    by_query, by_key = (
-        ops.take_along_axis(
-            ops.matmul(vectors, ops.swapaxes(others, -1, -2)),  # (batch, heads, length, row)
-            ops.broadcast_to(chosen, (batch, heads, length, length)),
-            axis=-1,
-        )
-        for vectors, others, chosen in ((query, table[1], rows), (key, table[0], ops.transpose(rows)))
-    )
-    return by_query + ops.swapaxes(by_key, -1, -2)
+    length = ops.shape(query)[2]
+    distances = length - ops.arange(2 * length, dtype="int32")  # in the order of `shift_distances`
+    added = []
+    if "c2p" in kind.terms:
+        added.append(_score_distances(query, table[1], distances, kind))
+    if "p2c" in kind.terms:  # of each key in a row, so the sign of its distance is that of the query from it
+        added.append(ops.swapaxes(_score_distances(key, table[0], -distances, kind), -1, -2))
+    return added[0] if len(added) == 1 else added[0] + added[1]
+
+
+def _score_distances(vectors: Tensor, table: Tensor, distances: Tensor, kind: Disentangled) -> Tensor:
+    """Return the product of each vector with the row of its distance from each place, (batch, heads, length, length).
+
+    No tensor has a row for each pair of places: there are twice as many distances as places, and fewer rows.
+    """
+    most, length = kind.max_distance, ops.shape(vectors)[2]
+    buckets = find_buckets(kind.num_buckets, most) if kind.is_logarithmic else find_rows(kind.num_buckets, most)
+    rows = ops.take(ops.convert_to_tensor(buckets), ops.clip(distances, -most, most) + most)  # (2 length,)
+    if isinstance(length, int) and length <= 2 * kind.num_buckets:  # a small table is quick to take rows from
+        products = matmul(vectors, ops.swapaxes(ops.take(table, rows, axis=2), -1, -2))
+    else:
+        products = ops.take(matmul(vectors, ops.swapaxes(table, -1, -2)), rows, axis=3)
+    return shift_distances(products)

@@ -168,6 +168,16 @@ class EncoderShape:
         return False
 
     @property
+    def num_relative_rows(self) -> int:
+        """Number of vectors of relative positions, which all blocks take; 0: none."""
+        return 0
+
+    @property
+    def shares_projections(self) -> bool:
+        """Whether the projections of queries and keys are those of the vectors of distances as well."""
+        return True
+
+    @property
     def num_feed_forwards(self) -> int:
         """Number of feed-forwards per block, one after the other."""
         return 1

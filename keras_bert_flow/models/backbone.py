@@ -48,6 +48,7 @@ class BlockStack:
         blocks: the distinct blocks, from the lowest up.
         embedding_projection: the dense layer below them; None if the embeddings are as wide as the blocks.
         final_norm: the norm above them, if the shape has one.
+        relative: the layer of relative positions that all of them take, if the shape has some.
     """
 
     def __init__(self, family: Family, shape: EncoderShape, dtype: Any, prefix: str = "") -> None:
@@ -60,6 +61,9 @@ class BlockStack:
         self.layers = load_by_name(family.blocks)(shape, dtype, prefix + BLOCK)
         self.blocks = list(dict.fromkeys(self.layers))
         self.final_norm = make_norm(shape, dtype, f"{prefix}final_norm") if shape.has_final_norm else None
+        self.relative = None
+        if shape.num_relative_rows:
+            self.relative = load_by_name(family.relative)(shape, dtype=dtype, name=f"{prefix}relative_positions")
         patterns = dict.fromkeys(block.pattern for block in self.layers)
         names = (f"{prefix}attention_bias{number or ''}" for number in range(len(patterns)))
         self._biases = {
@@ -88,12 +92,16 @@ class BlockStack:
         hidden = embedded if self.embedding_projection is None else self.embedding_projection(embedded)
         hidden_states = [hidden]
         biases = {pattern: make_bias(padding_mask) for pattern, make_bias in self._biases.items()}
+        relative = self._find_relative(hidden)
         hidden = self._unpad(hidden, padding_mask)
         for block in self.layers:
-            hidden = block(hidden, padding_mask, biases[block.pattern])
+            hidden = block(hidden, padding_mask, biases[block.pattern], **relative)
             hidden_states.append(hidden)
         hidden_states[-1] = hidden = self._finish(hidden)
         return self._pad(hidden, padding_mask), hidden_states
+
+    def _find_relative(self, hidden: Any) -> dict[str, Any]:
+        return {} if self.relative is None else {"relative": self.relative(hidden)}
 
     def _finish(self, hidden: Any) -> Any:
         return hidden if self.final_norm is None else self.final_norm(hidden)
@@ -106,9 +114,10 @@ class BlockStack:
         """
         scored = {block: ScoredBlock(block, name=f"{block.name}_scored") for block in self.blocks}
         biases = {pattern: make_bias(padding_mask) for pattern, make_bias in self._biases.items()}
+        relative = self._find_relative(hidden)
         hidden_states, scores = [hidden], []
         for block in self.layers:
-            hidden, of_block = scored[block](hidden, padding_mask, biases[block.pattern])
+            hidden, of_block = scored[block](hidden, padding_mask, biases[block.pattern], **relative)
             hidden_states.append(hidden)
             scores.append(of_block)
         hidden_states[-1] = self._finish(hidden)
@@ -233,6 +242,7 @@ class Backbone(PresetModel):
         self.blocks = stack.blocks
         self.embedding_projection = stack.embedding_projection
         self.final_norm = stack.final_norm
+        self.relative_positions = stack.relative
         self.is_scanned = False
         self._stack = stack
         for field, value in asdict(shape).items():
@@ -268,7 +278,7 @@ class Backbone(PresetModel):
         lowest = [
             self.token_embedding,
             self.get_layer("embeddings"),
-            *([self.embedding_projection] if self.embedding_projection else []),
+            *(layer for layer in (self.embedding_projection, self.relative_positions) if layer),
         ]
         parts = [lowest, *([block] for block in self.blocks)]
         parts[-1] += [self.final_norm] if self.final_norm else []

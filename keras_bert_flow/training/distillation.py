@@ -178,6 +178,8 @@ def copy_layers(teacher: PresetModel, student: PresetModel, with_blocks: bool = 
     pairs += [(teacher.get_layer(name), student.get_layer(name)) for name in heads]
     if with_blocks and ours.final_norm is not None:
         pairs.append((theirs.final_norm, ours.final_norm))
+    if with_blocks and ours.relative_positions is not None:
+        pairs.append((theirs.relative_positions, ours.relative_positions))
     if ours.embedding_projection is not None and theirs.embedding_projection is not None:
         pairs.append((theirs.embedding_projection, ours.embedding_projection))
     for source, target in pairs:

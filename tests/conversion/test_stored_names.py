@@ -24,13 +24,15 @@ TOLERANCE = 5e-5  # float32 rounding (6e-8) of values up to 50 through sums of u
 TABLES = {  # of the masked-LM head: its layer with the table, and the one with the bias if that is another
     "bert": ("cls.predictions.decoder", "cls.predictions"),
     "albert": ("predictions.decoder", "predictions"),
+    "deberta-v2": ("cls.predictions.decoder", "cls.predictions"),
     "distilbert": ("vocab_projector", None),
     "electra": ("generator_lm_head", None),
     "mobilebert": ("cls.predictions.decoder", "cls.predictions"),
     "modernbert": ("decoder", None),
     "roberta": ("lm_head.decoder", "lm_head"),
 }
-SLOW = pytest.param("mobilebert", marks=pytest.mark.slow)
+SLOW = {"mobilebert", "deberta-v2"}
+FAMILIES = [pytest.param(family, marks=pytest.mark.slow) if family in SLOW else family for family in CLASSES]
 pytestmark = pytest.mark.any_backend
 
 
@@ -81,11 +83,11 @@ def compare_with_reference(family, folder):
 
 def prefix_of(family):
     return {"modernbert": "model.embeddings.tok_embeddings.weight"}.get(
-        family, f"{family}.embeddings.word_embeddings.weight"
+        family, f"{family.removesuffix('-v2')}.embeddings.word_embeddings.weight"
     )
 
 
-@pytest.mark.parametrize("family", [SLOW if family == "mobilebert" else family for family in CLASSES])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_table_and_bias_of_the_head_are_read_without_the_flag(made, tmp_path, family):
     own, bias = TABLES[family]
     before = see_logits(made(family))[1]
@@ -104,7 +106,7 @@ def test_table_and_bias_of_the_head_are_read_without_the_flag(made, tmp_path, fa
     compare_with_reference(family, tmp_path / "again")
 
 
-@pytest.mark.parametrize("family", [SLOW if family == "mobilebert" else family for family in CLASSES])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_tied_tensors_are_read_under_either_name(made, tmp_path, family):
     own, bias = TABLES[family]
     before = see_logits(made(family))[1]

@@ -18,7 +18,7 @@ from tests.oracles.small_bert import SMALL
 
 pytestmark = pytest.mark.any_backend
 
-SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in ("mobilebert", "modernbert")]
+SLOW = [pytest.param(family, marks=pytest.mark.slow) for family in ("deberta-v2", "mobilebert", "modernbert")]
 FAMILIES = ("bert", "roberta", "distilbert", "electra", "albert", *SLOW)
 PIECES = (*SPECIAL_PIECES, *"abcdefghijklmnopqrstu", *(f"##{letter}" for letter in "abcdefghijklmnopqrstuvwx"))
 UNTIED = {
@@ -29,6 +29,7 @@ UNTIED = {
     "albert": "predictions.decoder.weight",
     "mobilebert": "cls.predictions.decoder.weight",
     "modernbert": "decoder.weight",
+    "deberta-v2": "cls.predictions.decoder.weight",
 }
 SHAPE = SMALL | {"num_layers": 3}
 

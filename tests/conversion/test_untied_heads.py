@@ -16,7 +16,7 @@ from tests.oracles.small_bert import LENGTHS, make_inputs
 
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
 
-FAMILIES = ["albert", "distilbert", "electra", "mobilebert", "modernbert", "roberta"]
+FAMILIES = ["albert", "deberta-v2", "distilbert", "electra", "mobilebert", "modernbert", "roberta"]
 
 
 def guess(model):

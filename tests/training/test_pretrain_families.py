@@ -21,7 +21,15 @@ FAMILIES = {name: prefix for name, prefix in CLASSES.items() if name != "bert"}
 
 # Electra has the most parts; the others differ from BERT by less.
 SLOW, ANY = pytest.mark.slow, pytest.mark.any_backend
-MARKS = {"albert": SLOW, "distilbert": SLOW, "electra": ANY, "mobilebert": SLOW, "modernbert": SLOW, "roberta": SLOW}
+MARKS = {
+    "albert": SLOW,
+    "deberta-v2": SLOW,
+    "distilbert": SLOW,
+    "electra": ANY,
+    "mobilebert": SLOW,
+    "modernbert": SLOW,
+    "roberta": SLOW,
+}
 
 
 @pytest.mark.parametrize("family", [pytest.param(name, marks=MARKS.get(name, ())) for name in FAMILIES])

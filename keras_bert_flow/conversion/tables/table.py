@@ -29,6 +29,7 @@ class Tensors:
         parts: number of parts that are one layer here, such as query, key and value: one after another there, in one
             tensor or in as many as the braces name, and here ordered (groups, parts, width). Default: a part per name.
         groups: field of the shape with the number of these groups.
+        exists_if: field of the shape that says whether there is such a layer; empty: always. Not within a block.
     """
 
     name: str
@@ -37,19 +38,20 @@ class Tensors:
     has_bias: str = ""
     parts: int = 0
     groups: str = "num_heads"
+    exists_if: str = ""
 
 
 def dense(name: str, outputs: str, inputs: str, has_bias: str = "", **fused: Any) -> Tensors:
     return Tensors(name, (outputs, inputs), (outputs,), has_bias, **fused)
 
 
-def norm(name: str, size: str, has_bias: str = "") -> Tensors:
-    return Tensors(name, (size,), (size,), has_bias)
+def norm(name: str, size: str, has_bias: str = "", exists_if: str = "") -> Tensors:
+    return Tensors(name, (size,), (size,), has_bias, exists_if=exists_if)
 
 
-def rows(name: str, count: str, size: str) -> Tensors:
+def rows(name: str, count: str, size: str, exists_if: str = "") -> Tensors:
     """Return the tensor of an embedding table."""
-    return Tensors(name, (count, size))
+    return Tensors(name, (count, size), exists_if=exists_if)
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,8 @@ class FamilyTable:
             of it imply.
         complete_config: returns a `config.json` with the other spellings of its fields.
         untransposed: layers of heads whose weight is (inputs, outputs) there too, by their names there.
+        renamed: beginnings of the names of tensors in checkpoints → those of `transformers`.
+        unread: tensors of an encoder that `transformers` leaves unread where the shape has no such layer.
         count_extra_positions: number of position embeddings beyond `max_positions`, from the arguments of a backbone.
     """
 
@@ -116,6 +120,8 @@ class FamilyTable:
     normalise_config: Callable[[Mapping[str, Any], str], Mapping[str, Any]] = lambda config, source: config
     complete_config: Callable[[Mapping[str, Any]], Mapping[str, Any]] = lambda config: config
     untransposed: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
     count_extra_positions: Callable[[Mapping[str, Any]], int] = lambda settings: 0
 
     def list_block(self, shape: EncoderShape) -> Mapping[str, Tensors]:
@@ -145,7 +151,8 @@ class FamilyTable:
         )
         for prefix, parts, left_out in chain([("", self.embeddings, absent)], blocks):
             for ours, tensors in parts.items():
-                for name in split_fused(prefix + tensors.name) if ours not in left_out else ():
+                exists = ours not in left_out and (not tensors.exists_if or getattr(shape, tensors.exists_if))
+                for name in split_fused(prefix + tensors.name) if exists else ():
                     yield f"{name}.weight", tensors.weight
                     if tensors.bias and (not tensors.has_bias or getattr(shape, tensors.has_bias)):
                         yield f"{name}.bias", tensors.bias
@@ -202,8 +209,11 @@ class FamilyTable:
         return name
 
     def normalise_name(self, name: str) -> str:
-        """Normalise tensor names of old and prefixed checkpoints: no prefix, and current layer-norm names."""
+        """Normalise tensor names of old and prefixed checkpoints: no prefix, and current names of heads and norms."""
         name = self.unwrap_name(name)
+        for theirs, current in self.renamed.items():
+            if name.startswith(theirs):
+                name = current + name.removeprefix(theirs)
         return name.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
 
 
@@ -227,6 +237,7 @@ TABLES: Registry[FamilyTable] = Registry(
     {
         "albert": "keras_bert_flow.conversion.tables.bert:ALBERT",
         "bert": "keras_bert_flow.conversion.tables.bert:BERT",
+        "deberta-v2": "keras_bert_flow.conversion.tables.deberta:DEBERTA_V2",
         "distilbert": "keras_bert_flow.conversion.tables.bert:DISTILBERT",
         "electra": "keras_bert_flow.conversion.tables.bert:ELECTRA",
         "mobilebert": "keras_bert_flow.conversion.tables.mobilebert:MOBILEBERT",

@@ -38,6 +38,8 @@ class Family:
         blocks: a function of the shape, the dtype and a name that returns the block of each layer in order; layers with
             the same block share its weights. A block maps hidden states, `padding_mask` and the `attention_bias` of its
             `pattern` to hidden states.
+        relative: a layer class with the shape as argument, for shapes with `num_relative_rows`; returns the vectors of
+            relative positions, float, (rows, hidden), which each block takes as `relative`.
         pooler: a layer class with the shape as argument; maps (batch, length, hidden) to (batch, hidden).
         has_sentence_task: whether its pre-training also has a sentence-pair task.
         has_pooler: whether an encoder without a head has a pooler.
@@ -49,6 +51,7 @@ class Family:
     shape: type[EncoderShape] = EncoderShape
     embeddings: str = "keras_bert_flow.layers.embeddings:BertEmbeddings"
     blocks: str = "keras_bert_flow.layers.encoder:make_blocks"
+    relative: str = ""
     pooler: str = "keras_bert_flow.layers.heads:Pooler"
     has_sentence_task: bool = True
     has_pooler: bool = True
@@ -62,6 +65,7 @@ FAMILIES: Registry[Family] = Registry(
     {
         "albert": "keras_bert_flow.models.families.bert:ALBERT",
         "bert": "keras_bert_flow.models.families.bert:BERT",
+        "deberta-v2": "keras_bert_flow.models.families.deberta:DEBERTA_V2",
         "distilbert": "keras_bert_flow.models.families.bert:DISTILBERT",
         "electra": "keras_bert_flow.models.families.bert:ELECTRA",
         "mobilebert": "keras_bert_flow.models.families.mobilebert:MOBILEBERT",
