@@ -192,6 +192,14 @@ class PretrainingConfig(Settings):
         description="Fraction at the last step, with `masking: dynamic`: from `masked_fraction` it changes linearly. "
         "Held-out losses are those of the masks of the records. Default: it stays as it is.",
     )
+    masked_fraction_least: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Masked diffusion, with `masking: dynamic`: each sequence draws its fraction uniformly from this "
+        "one to `masked_fraction`, all chosen tokens become `[MASK]`, and each sequence weighs as its length. Default: "
+        "one fraction for all.",
+    )
     batch_size: BatchSize = 256
     accumulate_batches: AccumulateBatches = 1
     total_steps: int = Field(1_000_000, ge=1, le=MOST_STEPS, description="Optimizer steps.")
@@ -316,6 +324,13 @@ class PretrainingConfig(Settings):
                 "`masked_fraction_end` must have a `masked_fraction` to begin with, and all of its steps. Received: "
                 f"masked_fraction={self.masked_fraction}, minutes={self.minutes}. Set masked_fraction, and leave out "
                 "minutes."
+            )
+        least, most, end = self.masked_fraction_least, self.masked_fraction, self.masked_fraction_end
+        if least is not None and (most is None or least >= most or end is not None):
+            raise ValueError(
+                "`masked_fraction_least` must be below a `masked_fraction` that does not change. Received: "
+                f"masked_fraction_least={least}, masked_fraction={most}, masked_fraction_end={end}. "
+                "Set masked_fraction, such as 0.9, and leave out masked_fraction_end."
             )
         if self.publish == "best" and not self.keep_best:
             raise ValueError(

@@ -109,17 +109,26 @@ class DynamicMasking:
         length: number of records in an epoch.
         seed: of every random choice.
         end: (fraction, position): the masked fraction changes linearly from that of the rule to this one, and stays.
+        least: masked diffusion: each record draws its fraction uniformly from this one to that of the rule, all chosen
+            tokens become [MASK], and each of them weighs the tokens of the record by the number chosen: 1 / t for a
+            realised fraction t, the weight of the bound on the likelihood (NELBO) for rates that are uniform. So the
+            weights of a record sum to its length, whatever its fraction.
+            Source: Kosmopoulou et al. 2025, arXiv:2509.05056; Sahoo et al. 2024 (MDLM), arXiv:2406.07524, section 3.
     """
 
     rule: MaskingRule
     length: int
     seed: int
     end: tuple[float, int] | None = None
+    least: float | None = None
 
     def __call__(self, place: int, numbered: tuple[int, Features]) -> Features:
         index, features = numbered
         rng = keyed_generator(self.seed, "dynamic masking", place // self.length, index)
-        return mask_again(features, self.find_rule(place), rng)
+        if self.least is None:
+            return mask_again(features, self.find_rule(place), rng)
+        fraction = rng.uniform(self.least, self.rule.masked_fraction)
+        return weigh_by_rate(mask_again(features, replace(self.rule, masked_fraction=fraction), rng), self.rule.mask_id)
 
     def find_rule(self, place: int) -> MaskingRule:
         """Return the rule at a position."""
@@ -165,6 +174,15 @@ def mask_again(features: Features, rule: MaskingRule, rng: np.random.Generator) 
     if rule.unit == MERGED_SPAN:
         changed[SPAN_IDS] = masked.span_ids[0]
     return dict(features) | changed
+
+
+def weigh_by_rate(features: Features, mask_id: int) -> dict[str, np.ndarray]:
+    """Return the features of a masked record with [MASK] at all predictions, whose weights sum to its length."""
+    is_real = features["masked_lm_weights"] > 0
+    token_ids = np.array(features["input_ids"])
+    token_ids[features["masked_lm_positions"][is_real]] = mask_id
+    each = np.count_nonzero(features["input_mask"]) / max(1, np.count_nonzero(is_real))
+    return dict(features) | {"input_ids": token_ids, "masked_lm_weights": (is_real * each).astype(np.float32)}
 
 
 def restore_tokens(features: Features) -> np.ndarray:

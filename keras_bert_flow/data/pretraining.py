@@ -89,6 +89,7 @@ def pretraining_dataset(
     masked_fraction: float | None = None,
     objective: Objective | None = None,
     masked_fraction_end: tuple[float, int] | None = None,
+    masked_fraction_least: float | None = None,
 ) -> grain.IterDataset:
     """Return infinite shuffled batches (x, y, sample_weight) for `fit`.
 
@@ -111,6 +112,8 @@ def pretraining_dataset(
         objective: objective of the model. Default: that of the records.
         masked_fraction_end: (fraction, step): the masked fraction of dynamic masks changes linearly from
             `masked_fraction` to this one at the step, and stays. Source: Ankner et al. 2024, arXiv:2305.15096.
+        masked_fraction_least: masked diffusion: each sequence draws its masked fraction from this one to
+            `masked_fraction`; not with `masked_fraction_end`. See `DynamicMasking`.
     Raises:
         ValueError: `masking` is unknown, the records do not tell how they were masked, or a batch does not divide into
             equal shares.
@@ -130,7 +133,7 @@ def pretraining_dataset(
             fraction, step = masked_fraction_end
             most = records.read_masking_rule(max(rule.masked_fraction, fraction)).max_predictions
             rule, end = replace(rule, max_predictions=most), (fraction, step * batch_size)
-        dataset = dataset.map_with_index(DynamicMasking(rule, len(records), seed, end))
+        dataset = dataset.map_with_index(DynamicMasking(rule, len(records), seed, end, masked_fraction_least))
     else:
         dataset = grain.MapDataset.source(Shuffled(records, seed))
     chosen = objective or find_objective(records.objective)

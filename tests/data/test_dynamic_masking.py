@@ -118,6 +118,34 @@ def test_share_changes_with_the_steps_and_stays_at_its_end(folder, first, last):
     assert_equal(batches[7:], take_changing(7))  # as a resumed run takes them
 
 
+@pytest.mark.first_form
+def test_each_sequence_draws_its_share_and_weighs_as_its_length(folder):
+    records, least, most = PretrainingRecords(folder), 0.2, 0.8
+
+    def take_diffused(start_step=0):
+        limits = {"masked_fraction": most, "masked_fraction_least": least}
+        return list(islice(pretraining_dataset(records, 4, 3, start_step, "dynamic", **limits), 100 - start_step))
+
+    batches = take_diffused()
+    plain, shares = rows_of(take(records, 100)), []
+    weights = np.concatenate([batch[2]["mlm"] for batch in batches])
+    assert weights.shape == (400, round(most * records.sequence_length)) and weights.dtype == np.float32
+    for row, other, weight in zip(rows_of(batches), plain, weights, strict=True):
+        np.testing.assert_array_equal(row["original"], other["original"])
+        count, length = len(row["positions"]), row["length"]
+        assert round(least * length) <= count <= round(most * length)
+        assert np.all(row["input"][row["positions"]] == MASK) and not np.isin(row["labels"], (CLS, SEP)).any()
+        expected = np.zeros(len(weight))
+        expected[:count] = length / count  # 1 / t: the mean of the loss of masked tokens, times the length
+        np.testing.assert_allclose(weight, expected, rtol=1e-6)
+        shares.append(count / length)
+    # Uniform shares, up to special tokens and rounding.
+    assert stats.kstest(shares, stats.uniform(least, most - least).cdf).statistic < 0.15
+    assert_equal(batches[7:], take_diffused(7))  # as a resumed run takes them
+    first, second = (rows_of(batches)[place::400] for place in (0, len(records)))
+    assert first[0]["positions"].tobytes() != second[0]["positions"].tobytes()
+
+
 @pytest.mark.slow
 @pytest.mark.first_form
 def test_dynamic_masks_differ_between_epochs_and_records(folder):

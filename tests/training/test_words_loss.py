@@ -113,6 +113,22 @@ def test_share_at_the_end_is_trained_on(records, tmp_path):
     assert differ(weights_of(kept), weights_of(changed)) > 1e-3
 
 
+@pytest.mark.slow
+def test_killed_run_with_drawn_shares_ends_in_the_same_bits(records, tmp_path):
+    steps = {"total_steps": 6, "log_every_steps": 2, "checkpoint_every_steps": 3, "warmup_steps": 1}
+    config = make_tiny_config(**steps, masking="dynamic", masked_fraction=0.8, masked_fraction_least=0.1)
+    killed, finished = pretrain_killed_and_whole(config, records, tmp_path)
+    assert killed == finished
+
+
+def test_drawn_shares_without_limits_are_refused():
+    for others in ({}, {"masked_fraction": 0.1}, {"masked_fraction": 0.9, "masked_fraction_end": 0.5}):
+        with pytest.raises(
+            ValueError, match=r"`masked_fraction_least` must be below a `masked_fraction` that does not"
+        ):
+            make_tiny_config(masking="dynamic", masked_fraction_least=0.1, **others)
+
+
 def test_share_of_static_masks_is_refused():
     with pytest.raises(ValueError, match=r"`masked_fraction` needs dynamic masking\. Received: .*0\.3"):
         make_tiny_config(masking="static", masked_fraction=0.3)

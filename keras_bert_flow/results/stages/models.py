@@ -32,6 +32,7 @@ ABSENT_WHEN_OFF = {
     "scan_layers": False,
     "span_boundary_weight": 1.0,
     "masked_fraction_end": None,
+    "masked_fraction_least": None,
     "save_at_words": (),
     "attention_score_weight": 0.0,
     "layer_state_weight": 0.0,

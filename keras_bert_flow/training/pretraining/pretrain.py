@@ -326,6 +326,7 @@ def train_on_records(
             masked_fraction=settings.masked_fraction,
             objective=objective,
             masked_fraction_end=None if end is None else (end, settings.total_steps),
+            masked_fraction_least=settings.masked_fraction_least,
         ),
         Intervals(
             settings.total_steps,
