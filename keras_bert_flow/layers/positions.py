@@ -126,13 +126,12 @@ def score_disentangled(query: Tensor, key: Tensor, table: tuple[Tensor, Tensor],
 def _score_distances(vectors: Tensor, table: Tensor, distances: Tensor, kind: Disentangled) -> Tensor:
     """Return the product of each vector with the row of its distance from each place, (batch, heads, length, length).
 
-    No tensor has a row for each pair of places: there are twice as many distances as places, and fewer rows.
+    There are twice as many distances as places, so no index or row is made for each pair of places.
     """
-    most, length = kind.max_distance, ops.shape(vectors)[2]
+    most, (_, heads, count, width) = kind.max_distance, table.shape
     buckets = find_buckets(kind.num_buckets, most) if kind.is_logarithmic else find_rows(kind.num_buckets, most)
-    rows = ops.take(ops.convert_to_tensor(buckets), ops.clip(distances, -most, most) + most)  # (2 length,)
-    if isinstance(length, int) and length <= 2 * kind.num_buckets:  # a small table is quick to take rows from
-        products = matmul(vectors, ops.swapaxes(ops.take(table, rows, axis=2), -1, -2))
-    else:
-        products = ops.take(matmul(vectors, ops.swapaxes(table, -1, -2)), rows, axis=3)
-    return shift_distances(products)
+    # Rows of matrices alone: what Keras takes from other tensors on PyTorch is not exported to ONNX for any length.
+    rows = ops.take(ops.convert_to_tensor(buckets[:, None]), ops.clip(distances, -most, most) + most, axis=0)[:, 0]
+    flat = ops.reshape(ops.transpose(table[0], (1, 0, 2)), (count, heads * width))
+    chosen = ops.reshape(ops.take(flat, rows, axis=0), (1, -1, heads, width))  # (1, 2 length, heads, head_dim)
+    return shift_distances(matmul(vectors, ops.transpose(chosen, (0, 2, 3, 1))))

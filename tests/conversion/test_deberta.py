@@ -128,7 +128,7 @@ def test_buckets_are_those_of_transformers(buckets, most):
 @pytest.mark.any_backend
 @pytest.mark.parametrize("length", [5, 16])
 def test_long_and_short_rows_are_as_in_transformers(tmp_path, length):
-    """A row of up to twice the buckets takes rows of the table, a longer one columns of the products."""
+    """Up to twice the buckets, and beyond all distances that have their own."""
     make_reference("Model", **V2).save_pretrained(tmp_path)
     backbone = kbf.Backbone.from_preset(tmp_path)
     ids = np.random.default_rng(3).integers(5, 50, (2, length)).astype("int32")

@@ -120,7 +120,9 @@ def test_every_kind_is_exported(format, kind, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("format", WRITTEN)
-@pytest.mark.parametrize("family", ["roberta", "distilbert", "albert", "electra", "mobilebert", "modernbert"])
+@pytest.mark.parametrize(
+    "family", ["roberta", "distilbert", "albert", "deberta-v2", "electra", "mobilebert", "modernbert"]
+)
 def test_every_family_is_exported(format, family, tmp_path):
     sizes = {"embedding_dim": 12} if family == "albert" else {}
     model = save_kind("token_classification", tmp_path, family=family, **sizes)

@@ -1,5 +1,7 @@
 """Train tokenizers as other families have them."""
 
+import json
+
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -53,5 +55,22 @@ def make_unigram():
     made.train_from_iterator(TEXTS, trainer)
     made.post_processor = processors.TemplateProcessing(
         "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", [("[CLS]", 2), ("[SEP]", 3)]
+    )
+    return made
+
+
+def make_byte_fallback():
+    """As DeBERTa-v3's: NFC, Unigram with pieces for bytes, the mask after all of them."""
+    content = json.loads(make_unigram().to_str())
+    pieces = [["[PAD]", 0.0], ["[CLS]", 0.0], ["[SEP]", 0.0], ["[UNK]", 0.0]]
+    pieces += [[piece, score] for piece, score in content["model"]["vocab"] if piece not in ALBERT]
+    pieces += [[f"<0x{byte:02X}>", -50.0] for byte in range(256)]
+    model = models.Unigram([(piece, score) for piece, score in pieces], unk_id=3, byte_fallback=True)
+    made = tokenizers.Tokenizer(model)
+    made.normalizer, made.pre_tokenizer = normalizers.NFC(), pre_tokenizers.Metaspace()
+    made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    made.add_special_tokens(["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"])
+    made.post_processor = processors.TemplateProcessing(
+        "[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]:1", [("[CLS]", 1), ("[SEP]", 2)]
     )
     return made

@@ -13,10 +13,11 @@ from tokenizers import processors
 from keras_bert_flow.tasks.core.task import join_texts
 from keras_bert_flow.text.tokenizers.files import find_difference
 from keras_bert_flow.text.tokenizers.loaded import KNOWN_PATTERNS, LoadedTokenizer
-from tests.oracles.other_tokenizers import TEXTS, make_byte_level, make_modern, make_unigram
+from tests.oracles.other_tokenizers import TEXTS, make_byte_fallback, make_byte_level, make_modern, make_unigram
 
 UNSEEN = "Why did the owner of hôtel 北京 close early?  Nobody knew ☃."
 MAKERS = {"byte-level": make_byte_level, "unigram": make_unigram, "modern": make_modern}
+MAKERS |= {"byte-fallback": make_byte_fallback}
 
 
 @pytest.fixture(params=MAKERS)
@@ -89,6 +90,17 @@ def test_written_and_pickled_tokenizers_are_the_same(pair, tmp_path):
     for again in (LoadedTokenizer.from_file(tmp_path / "tokenizer.json"), pickle.loads(pickle.dumps(ours))):
         assert again.pieces == ours.pieces and again.special_ids == ours.special_ids
         assert again.encode(UNSEEN).tolist() == ours.encode(UNSEEN).tolist()
+
+
+def test_unknown_characters_are_bytes_with_a_fallback():
+    ours, text = LoadedTokenizer(make_byte_fallback().to_str()), "猫 ☃"
+    ids = ours.encode(text)
+    marked = {
+        ours.pieces.index("▁"),
+        *(ours.pieces.index(f"<0x{byte:02X}>") for byte in text.replace(" ", "").encode()),
+    }
+    assert {*ids.tolist()} == marked and ours.unk_id not in ids
+    assert ours.decode(ids) == text and ours.mask_id == len(ours.pieces) - 1
 
 
 def test_special_tokens_may_have_any_names():

@@ -114,10 +114,9 @@ class DebertaShape(EncoderShape):
         return False  # `scan_blocks` passes no relative positions
 
     def count_layer_flops(self, num_keys: int) -> int:
-        # Without the projections of the table, once per batch. Attention takes a row for each distance of a short row.
+        # Two rows of the table for each key and term; without the projections of the table, once per batch.
         terms = len(self.position_terms.split("|")) if self.position_terms else 0
-        rows = 2 * num_keys if num_keys <= self.num_relative_rows else self.num_relative_rows
-        return super().count_layer_flops(num_keys) + 2 * terms * rows * self.hidden_dim
+        return super().count_layer_flops(num_keys) + 4 * terms * num_keys * self.hidden_dim
 
     def count_projection_flops(self) -> int:
         projection = 2 * self.embedding_dim * self.hidden_dim if self.has_narrow_embeddings else 0
