@@ -249,7 +249,7 @@ def fetch_inputs(config: PipelineConfig) -> PipelineConfig:
     if config.distillation is None or not (own := config.distillation.teacher):
         return config
     folder = fetch(own).absolute()
-    settings = {"distillation": config.distillation.model_copy(update={"teacher": str(folder)})}
+    settings: dict[str, Any] = {"distillation": config.distillation.model_copy(update={"teacher": str(folder)})}
     if config.vocabulary.file is None:
         check_initial_model(folder)
         file = find_tokenizer_file(folder)

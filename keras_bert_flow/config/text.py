@@ -43,7 +43,8 @@ class CorpusConfig(Settings):
 
 # Section `vocabulary`.
 
-WORD_PIECE, BPE = "wordpiece", "bpe"
+WORD_PIECE: Literal["wordpiece"] = "wordpiece"
+BPE: Literal["bpe"] = "bpe"
 OF_WORD_PIECE = ("min_character_count", "max_cjk_characters", "long_words")  # settings that BPE has no use for
 
 

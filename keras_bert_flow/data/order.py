@@ -181,7 +181,7 @@ def weigh_by_rate(features: Features, mask_id: int) -> dict[str, np.ndarray]:
     is_real = features["masked_lm_weights"] > 0
     token_ids = np.array(features["input_ids"])
     token_ids[features["masked_lm_positions"][is_real]] = mask_id
-    each = np.count_nonzero(features["input_mask"]) / max(1, np.count_nonzero(is_real))
+    each = np.count_nonzero(features["input_mask"]) / max(1, int(is_real.sum()))
     return dict(features) | {"input_ids": token_ids, "masked_lm_weights": (is_real * each).astype(np.float32)}
 
 

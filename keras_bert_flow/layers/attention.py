@@ -380,7 +380,7 @@ class MultiHeadSelfAttention(ShapedLayer):
             scores = ops.cast(scores, "float32") + alibi_bias(length, num_heads)
         return scores
 
-    def _project_distances(self, relative: Tensor) -> tuple[Tensor, Tensor]:
+    def _project_distances(self, relative: Tensor) -> tuple[Tensor | None, ...]:
         """Return the queries and the keys of the vectors of distances, float, (1, heads, 2 num_buckets, head_dim).
 
         Those of a term that the positions lack are None, or not used.

@@ -126,7 +126,7 @@ class AttentionBias(keras.layers.Layer):
 
     def compute_output_shape(self, padding_mask_shape: Shape) -> Shape:
         batch, length = padding_mask_shape
-        if (block := self.pattern.find_block(length)) is not None:
+        if length is not None and (block := self.pattern.find_block(length)) is not None:
             return (batch, 1, -(-length // block), block, 3 * block)
         return (batch, 1, length, length)  # to which the bias broadcasts
 

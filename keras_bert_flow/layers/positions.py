@@ -102,7 +102,7 @@ def find_rows(num_rows: int, max_distance: int) -> np.ndarray:
     return np.clip(np.arange(-max_distance, max_distance + 1) + num_rows, 0, 2 * num_rows - 1).astype("int32")
 
 
-def score_disentangled(query: Tensor, key: Tensor, table: tuple[Tensor, Tensor], kind: Disentangled) -> Tensor:
+def score_disentangled(query: Tensor, key: Tensor, table: tuple[Tensor, ...], kind: Disentangled) -> Tensor:
     """Return what relative positions add to the scores: content to position, and position to content.
 
     Both terms take the row of query - key. The paper's section 3.2 has key - query in the second; its code does not.

@@ -38,9 +38,9 @@ class BytePieces:
         """Return the parts of a text between its spaces."""
         return [part for part in text.split(" ") if part]
 
-    def __call__(self, text: str) -> list[str]:
-        """Return the words of a text, each written as in the vocabulary, with its space."""
-        return [word for word, _ in self.pre_tokenizer.pre_tokenize_str(self.normalizer.normalize_str(text))]
+    def __call__(self, part: str) -> list[str]:
+        """Return the words of a part or of a text, each written as in the vocabulary, with its space."""
+        return [word for word, _ in self.pre_tokenizer.pre_tokenize_str(self.normalizer.normalize_str(part))]
 
 
 def learn_bpe(word_counts: Mapping[str, int], size: int, cased: bool) -> LoadedTokenizer:
