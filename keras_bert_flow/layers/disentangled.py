@@ -35,6 +35,8 @@ class DisentangledEmbeddings(PositionedEmbeddings):
     Source: microsoft/DeBERTa, deberta/bert.py, `BertEmbeddings`.
     """
 
+    shape: Any  # of a family with the fields that are read here
+
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         if self.shape.has_narrow_embeddings:
@@ -88,6 +90,8 @@ class RelativePositions(ShapedLayer):
     Source: He et al. 2021, section 3.2, arXiv:2006.03654; microsoft/DeBERTa, deberta/bert.py, `get_rel_embedding`.
     """
 
+    shape: Any  # of a family with the fields that are read here
+
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
         if self.shape.has_relative_norm:
@@ -122,6 +126,8 @@ class Convolution(ShapedLayer):
         float, the shape of `hidden`. The layer norm of the sum.
     Source: He et al. 2021, section 4.4 ("nGiE"), arXiv:2006.03654; microsoft/DeBERTa, deberta/bert.py, `ConvLayer`.
     """
+
+    shape: Any  # of a family with the fields that are read here
 
     def __init__(self, shape: EncoderShape | Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(shape, **kwargs)
@@ -229,7 +235,7 @@ class DisentangledBlock(Block):
         return super().get_config() | {"has_convolution": self.has_convolution}
 
 
-def make_disentangled_blocks(shape: EncoderShape, dtype: Any, name: str) -> list[DisentangledBlock]:
+def make_disentangled_blocks(shape: Any, dtype: Any, name: str) -> list[DisentangledBlock]:
     """Return a block for each layer of an encoder, in order; the arguments of `encoder.make_blocks`."""
     return [
         DisentangledBlock(
