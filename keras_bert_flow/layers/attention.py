@@ -388,13 +388,13 @@ class MultiHeadSelfAttention(ShapedLayer):
         count, num_heads, width = relative.shape[0], self.shape.num_heads, self.shape.head_dim
         if self.shape.shares_projections:
             return split_heads(call_of(self.query_key_value)(relative)[None], count, num_heads, width)[:2]
-        parts = (self.position_dense.get(term) for term in ("p2c", "c2p"))
-        return tuple(
+        query, key = (
             None
-            if part is None
+            if (part := self.position_dense.get(term)) is None
             else ops.transpose(ops.reshape(call_of(part)(relative), (1, count, num_heads, width)), (0, 2, 1, 3))
-            for part in parts
+            for term in ("p2c", "c2p")
         )
+        return query, key
 
     def compute_output_shape(
         self,
