@@ -42,7 +42,7 @@ VARIANTS = {
     "albert": ("mlm_sop", {"family": "albert"}, {"optimizer": "lamb"}),
     "electra": ("rtd", {"family": "electra"}, {"masking": "dynamic", "clip_norm": 0.1}),
     "roberta": ("mlm", {"family": "roberta"}, {"optimizer": "muon", "decay": "cosine", "bag_of_words": 0.5}),
-    "from counts": ("mlm", {}, {"token_embeddings": "co_occurrence", "output_bias": "unigram"}),
+    "from co-occurrence": ("mlm", {}, {"token_embeddings": "co_occurrence", "output_bias": "unigram"}),
 }
 KINDS = (
     "regression",

@@ -98,3 +98,15 @@ def test_text_of_few_tokens_is_refused(rows):
         make_token_vectors([rows], TOKENS, np.array(SPECIAL), 36, seed=1)
     with pytest.raises(ValueError, match="Received: 36 tokens for 40 columns"):
         make_token_vectors([rows], TOKENS, np.array(SPECIAL), 80, seed=1)
+
+
+def test_signs_of_columns_are_not_those_that_a_processor_happens_to_give(rows, monkeypatch):
+    counts = count_neighbours([rows], TOKENS, np.array(SPECIAL))
+    (expected, _), plain = find_token_vectors(counts, 4), pretrainers.svds
+
+    def turn(*arguments, **options):
+        left, values, right = plain(*arguments, **options)
+        return left * [1, -1, -1, 1], values, right
+
+    monkeypatch.setattr(pretrainers, "svds", turn)
+    np.testing.assert_allclose(find_token_vectors(counts, 4)[0], expected)

@@ -280,5 +280,7 @@ def find_token_vectors(counts: csr_matrix, width: int) -> tuple[np.ndarray, np.n
     information = csr_matrix((values[is_positive], places), counts.shape)
     start = np.random.default_rng(0).normal(size=len(token_ids))  # the same in every process
     left, values, _ = svds(information, k=width, v0=start)
-    vectors = left * np.sqrt(values)
+    # A column and its negative fit equally well, and the processor decides between them by how it rounds.
+    largest = left[np.abs(left).argmax(axis=0), np.arange(width)]
+    vectors = left * np.sign(largest) * np.sqrt(values)
     return vectors - vectors.mean(axis=0), token_ids
