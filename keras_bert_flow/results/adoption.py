@@ -26,6 +26,7 @@ from keras_bert_flow.results.stages.data import (
     IMPORTED,
     RECORDS,
     VOCABULARY,
+    describe_vocabulary,
     records_key_of,
     records_settings,
     vocabulary_settings,
@@ -40,7 +41,7 @@ from keras_bert_flow.results.stages.models import (
 from keras_bert_flow.results.stages.tasks import (
     EVALUATION,
     FINETUNING,
-    OF_TEACHER,
+    UNSEEN_WHEN_OFF,
     evaluation_settings,
     finetuning_settings,
 )
@@ -204,7 +205,7 @@ def _find_key(
     if result.stage == VOCABULARY.name:
         if values.get("file") is not None:
             raise Unadoptable("it is copied again in a moment")
-        made = [one for one in configs if canonical_json(one.vocabulary.model_dump()) == canonical_json(values)]
+        made = [one for one in configs if canonical_json(describe_vocabulary(one.vocabulary)) == canonical_json(values)]
         settings = [vocabulary_settings(one.corpus, one.vocabulary) for one in made]
         return _choose(VOCABULARY.make_key(one, inputs) for one in settings), ()
     if result.stage == RECORDS.name:
@@ -235,7 +236,7 @@ def _read_config(values: Mapping[str, Any], sections: Sequence[str]) -> tuple[Pi
         added += [
             f"{name}.{field}"
             for field in type(read[name]).model_fields
-            if field not in values[name] and field not in (*ABSENT_WHEN_OFF, *OF_TEACHER)
+            if field not in values[name] and field not in (*ABSENT_WHEN_OFF, *UNSEEN_WHEN_OFF)
         ]
     return PipelineConfig().model_copy(update=read), tuple(added)
 

@@ -107,6 +107,7 @@ FINETUNING = Stage(
 )
 
 OF_TEACHER = ("teacher", "layer_epochs")  # settings that are in no key without a teacher
+UNSEEN_WHEN_OFF = (*OF_TEACHER, "packing")
 
 
 def finetuning_key(config: PipelineConfig, model: Path) -> str:
