@@ -40,11 +40,11 @@ from keras_bert_flow.results.stages.keys import corpus_digests, hold_corpus
 from keras_bert_flow.text.corpus.lines import check_rejected, explain_lack
 from keras_bert_flow.text.learner import MAX_PLACES, WordLimit, add_histograms, count_places
 from keras_bert_flow.text.tokenizers.files import list_tokenizer_files, read_tokenizer_file
-from keras_bert_flow.text.tokenizers.learning import BPE, Words, choose_words, learn_tokenizer
+from keras_bert_flow.text.tokenizers.learning import Words, choose_words, learn_tokenizer
 from keras_bert_flow.text.tokenizers.loaded import LoadedTokenizer
 from keras_bert_flow.text.tokenizers.normalization import MAX_REMEMBERED_CHARACTERS, is_han
 from keras_bert_flow.text.tokenizers.tokenizer import count_stripped, describe_lost
-from keras_bert_flow.text.vocabulary import CONTINUATION, VOCABULARY_FILE, write_vocabulary
+from keras_bert_flow.text.vocabulary import BPE, CONTINUATION, VOCABULARY_FILE, write_vocabulary
 
 COUNTING, CHOOSING = JobPart("counting", DOCUMENTS), JobPart("choosing pieces")
 MAX_COUNTED = 200_000  # distinct words and space-separated texts that a worker counts before it emits them, 30 MB
@@ -83,9 +83,7 @@ def build_vocabulary(
             return Contents(describe_vocabulary(vocabulary), {}, {})
         plan_parts(READING, COUNTING, CHOOSING)
         tell_ignored(corpus, storage)
-        counts_accents = vocabulary.kind != BPE and not vocabulary.cased
-        counted = count_words(files, choose_words(vocabulary), folders, options, counts_accents)
-        word_counts, counters = counted
+        word_counts, counters = count_words(files, choose_words(vocabulary), folders, options)
         note(CHOOSING, 0)
         tokenizer = learn_tokenizer(word_counts, vocabulary)
         if vocabulary.kind != BPE:  # of which bytes are pieces
@@ -104,11 +102,7 @@ def build_vocabulary(
 
 
 def count_words(
-    corpus: CorpusConfig,
-    words: Words,
-    folders: JobFolders,
-    options: Sequence[str] = (),
-    counts_accents: bool = False,
+    corpus: CorpusConfig, words: Words, folders: JobFolders, options: Sequence[str] = ()
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Count the words of a corpus, and return (counts by word, counters of the job).
 
@@ -116,13 +110,12 @@ def count_words(
 
     Args:
         words: how text is divided into words.
-        counts_accents: whether characters that lose an accent are counted as well.
     """
 
     def build(pipeline: beam.Pipeline) -> None:
         exchange = choose_exchange(options, folders.scratch, folders.is_shared)
         read = pipeline | "ReadCorpus" >> ReadCorpus(corpus, exchange, BeamStorage(options))
-        count = beam.ParDo(CountInBundles(words, counts_accents)).with_outputs(COUNTERS, main="words")
+        count = beam.ParDo(CountInBundles(words)).with_outputs(COUNTERS, main="words")
         counted = read.texts | "CountInBundles" >> count
         buckets = pipeline | "ListBuckets" >> beam.Create(range(BUCKETS))
         add = exchange.sort("words", add_counts, folders.place, divide=lambda *_: b"", lift=LiftCounts())
@@ -152,11 +145,11 @@ class CountInBundles(CountingDoFn):
     emitted, since text repeats its words.
 
     Args:
-        words, counts_accents: see `count_words`.
+        words: how text is divided into words.
     """
 
-    def __init__(self, words: Words, counts_accents: bool = False):
-        self._divide, self._counts_accents = words, counts_accents
+    def __init__(self, words: Words):
+        self._divide = words
 
     def start_bundle(self) -> None:
         super().start_bundle()
@@ -189,7 +182,7 @@ class CountInBundles(CountingDoFn):
 
     def _count_characters(self, text: str, count: int) -> None:
         self.counts["characters"] += len(text) * count
-        if self._counts_accents and (stripped := count_stripped(text)):
+        if self._divide.strips_accents and (stripped := count_stripped(text)):
             self.counts["stripped_characters"] += stripped * count
 
     def _take(self) -> Iterator[Items]:

@@ -239,6 +239,18 @@ def _check_padding(model, inputs, reads_next):
     np.testing.assert_array_equal(before[real], after[real])
 
 
+def assert_packed_as_alone(model):
+    """The texts of a packed row are as each in a row of its own, with padding after it."""
+    lengths, ids = (7, 4, 5), np.random.default_rng(3).integers(1, SMALL["vocabulary_size"], 16)
+    rows = [np.repeat([1, 2, 3], lengths), *(np.arange(16) < length for length in lengths)]  # all three, and each alone
+    texts = [ids, *(np.roll(ids, -start) for start in (0, 7, 11))]
+    token_ids, mask = (np.stack(values).astype("int32") for values in (texts, rows))
+    inputs = {"token_ids": token_ids, "segment_ids": token_ids * 0, "padding_mask": mask}
+    found = call(model, inputs)["sequence_output"]
+    alone = np.concatenate([found[number, :length] for number, length in enumerate(lengths, 1)])
+    np.testing.assert_allclose(found[0], alone, atol=TOLERANCE)
+
+
 def _check_precisions(model, inputs, outputs):
     """Weights stay float32, and the mixed precisions compute in their type and near float32."""
     real = inputs["padding_mask"].astype(bool)

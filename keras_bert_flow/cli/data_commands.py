@@ -71,7 +71,8 @@ def vocab(
         options = (*settings.beam, *context.args)
         from beam_jobs.build_vocabulary import build_vocabulary
         from keras_bert_flow.text.tokenizers.files import find_tokenizer_file
-        from keras_bert_flow.text.tokenizers.learning import BPE, CUT
+        from keras_bert_flow.text.tokenizers.learning import CUT
+        from keras_bert_flow.text.vocabulary import BPE
 
         _check_job(output, options)
         settings = fill_builtin_corpus(settings, output)

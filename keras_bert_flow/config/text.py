@@ -8,7 +8,7 @@ from keras_bert_flow.config.limits import BUILTIN, MOST_PIECES, MOST_SHARDS, Loc
 from keras_bert_flow.text.masking import SPAN
 from keras_bert_flow.text.objectives import DEFAULT, OBJECTIVES
 from keras_bert_flow.text.objectives.objective import check_mask_unit, check_packing, find_objective
-from keras_bert_flow.text.vocabulary import FEWEST_BYTE_PIECES
+from keras_bert_flow.text.vocabulary import BPE, FEWEST_BYTE_PIECES, WORD_PIECE
 
 
 class CorpusConfig(Settings):
@@ -43,8 +43,6 @@ class CorpusConfig(Settings):
 
 # Section `vocabulary`.
 
-WORD_PIECE: Literal["wordpiece"] = "wordpiece"
-BPE: Literal["bpe"] = "bpe"
 OF_WORD_PIECE = ("min_character_count", "max_cjk_characters", "long_words")  # settings that BPE has no use for
 
 

@@ -6,14 +6,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_bert_flow.backends.kernels import add_and_norm, call_of
+from keras_bert_flow.backends.kernels import call_of
 from keras_bert_flow.backends.products import matmul
 from keras_bert_flow.backends.unpadding import pad_inputs, unpad_inputs
 from keras_bert_flow.backends.values import Shape, Tensor
-from keras_bert_flow.layers.attention import MultiHeadSelfAttention
-from keras_bert_flow.layers.dense import Dense, ShapedLayer, get_activation, truncated_normal
+from keras_bert_flow.layers.dense import ShapedLayer, get_activation, truncated_normal
 from keras_bert_flow.layers.embeddings import PositionedEmbeddings
-from keras_bert_flow.layers.encoder import Block, activate, make_feed_forward
+from keras_bert_flow.layers.encoder import EncoderBlock
 from keras_bert_flow.layers.masks import is_unpadded
 from keras_bert_flow.layers.patterns import FULL, LEARNED, Full, Learned
 from keras_bert_flow.layers.shape import EncoderShape
@@ -163,10 +162,10 @@ class Convolution(ShapedLayer):
 
 
 @keras.saving.register_keras_serializable(package="keras_bert_flow")
-class DisentangledBlock(Block):
-    """Transformer encoder block with disentangled attention, and in the lowest one a convolution of the embeddings.
+class DisentangledBlock(EncoderBlock):
+    """The block of BERT with disentangled attention, and in the lowest one a convolution of the embeddings.
 
-    Call arguments: those of `Block`, and `relative`, float, (rows, hidden): the output of `RelativePositions`.
+    Call arguments: those of `Block`; `relative` is the output of `RelativePositions`.
 
     Args:
         pattern, positions: of the attention; see `MultiHeadSelfAttention`.
@@ -182,30 +181,17 @@ class DisentangledBlock(Block):
         has_convolution: bool = False,
         **kwargs: Any,
     ) -> None:
-        super().__init__(shape, pattern, positions, **kwargs)
+        super().__init__(shape, None, pattern, positions, **kwargs)
         self.has_convolution = has_convolution
+        self.relative_dropout = self.make_dropout("relative_dropout")
         if has_convolution:
             self.convolution = Convolution(self.shape, dtype=self.dtype_policy, name="convolution")
-        self.relative_dropout = self.make_dropout("relative_dropout")
-        self.attention = MultiHeadSelfAttention(
-            self.shape, self.pattern, self.positions, dtype=self.dtype_policy, name="attention"
-        )
-        self.attention_dropout = self.make_dropout("attention_dropout")
-        self.attention_layer_norm = self.make_layer_norm("attention_layer_norm")
-        self.intermediate, self.output_dense = make_feed_forward(self)
-        self.output_dropout = self.make_dropout("output_dropout")
-        self.output_layer_norm = self.make_layer_norm("output_layer_norm")
 
     def build(self, inputs_shape: Shape, *other_shapes: Shape, **named_shapes: Shape) -> None:
+        super().build(inputs_shape)
+        self.relative_dropout.build((None, self.shape.hidden_dim))
         if self.has_convolution:
             self.convolution.build(inputs_shape)
-        self.relative_dropout.build((None, self.shape.hidden_dim))
-        self.attention.build(inputs_shape)
-        for layer in (self.attention_dropout, self.attention_layer_norm, self.intermediate):
-            layer.build(inputs_shape)
-        self.output_dense.build((*inputs_shape[:-1], self.shape.intermediate_dim))
-        self.output_dropout.build(inputs_shape)
-        self.output_layer_norm.build(inputs_shape)
 
     def transform(
         self,
@@ -217,19 +203,13 @@ class DisentangledBlock(Block):
     ) -> Tensor:
         if relative is not None:
             relative = self.relative_dropout(relative, training=training)
-        attended = call_of(self.attention)(inputs, padding_mask, bias, relative, training=training)
-        hidden = add_and_norm(inputs, attended, self.attention_layer_norm, self.attention_dropout.draw(training))
-        transformed = call_of(self.output_dense)(activate(self, call_of(self.intermediate)(hidden), training))
-        hidden = add_and_norm(hidden, transformed, self.output_layer_norm, self.output_dropout.draw(training))
+        hidden = super().transform(inputs, padding_mask, bias, training, relative)
         if not self.has_convolution:
             return hidden
         if not is_unpadded(inputs):
             return call_of(self.convolution)(hidden, inputs, padding_mask, training=training)
         rows = (pad_inputs(tokens, padding_mask) for tokens in (hidden, inputs))
         return unpad_inputs(call_of(self.convolution)(*rows, padding_mask, training=training), padding_mask)
-
-    def list_feed_forward(self) -> list[Dense]:
-        return [self.intermediate, self.output_dense]
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {"has_convolution": self.has_convolution}

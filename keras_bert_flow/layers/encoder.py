@@ -211,11 +211,9 @@ class EncoderBlock(Block):
         self.output_dropout = self.make_dropout("output_dropout")
         self.output_layer_norm = self.make_layer_norm("output_layer_norm")
 
-    def build(
-        self, inputs_shape: Shape, padding_mask_shape: Shape | None = None, bias_shape: Shape | None = None
-    ) -> None:
+    def build(self, inputs_shape: Shape, *other_shapes: Shape, **named_shapes: Shape) -> None:
         if not self.attention.built:
-            self.attention.build(inputs_shape, padding_mask_shape)
+            self.attention.build(inputs_shape)
         self.attention_dropout.build(inputs_shape)
         self.attention_layer_norm.build(inputs_shape)
         if not self.intermediate.built:
@@ -225,9 +223,15 @@ class EncoderBlock(Block):
         self.output_layer_norm.build(inputs_shape)
 
     def transform(
-        self, inputs: Tensor, padding_mask: Tensor, bias: Tensor | None = None, training: bool | None = None
+        self,
+        inputs: Tensor,
+        padding_mask: Tensor,
+        bias: Tensor | None = None,
+        training: bool | None = None,
+        relative: Tensor | None = None,
     ) -> Tensor:
-        attended = call_of(self.attention)(inputs, padding_mask, bias, training=training)
+        given = {} if relative is None else {"relative": relative}
+        attended = call_of(self.attention)(inputs, padding_mask, bias, training=training, **given)
         hidden = add_and_norm(inputs, attended, self.attention_layer_norm, self.attention_dropout.draw(training))
         transformed = call_of(self.output_dense)(activate(self, call_of(self.intermediate)(hidden), training))
         return add_and_norm(hidden, transformed, self.output_layer_norm, self.output_dropout.draw(training))

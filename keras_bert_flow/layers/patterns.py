@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 PRIME = 46_337  # the largest one whose square is below 2^31
 LEAST_BLOCK = 16  # tokens: the products of smaller blocks take no less time
-RELATIVE_TERMS = ("c2p|p2c", "c2p", "p2c")  # content to position and position to content, in this order
 FEWEST_BLOCKS = 6  # of a row: three of fewer take no less time than all, with what it takes to divide it
 
 # Patterns: which keys a query may attend to, besides that both must belong to the same text.
@@ -185,6 +184,8 @@ class Permutation(Full):
         return key <= query if self.sees_itself else key < query
 
 
+RELATIVE_TERMS = ("c2p|p2c", "c2p", "p2c")  # content to position and position to content, in this order
+
 # Positions: how attention, or what it reads, depends on where a token is. They start again with each text of a row.
 
 
@@ -247,7 +248,7 @@ class Disentangled(Learned):
 
     num_buckets: int = 256
     max_distance: int = 512
-    terms: str = "c2p|p2c"
+    terms: str = RELATIVE_TERMS[0]
     is_logarithmic: bool = True
 
     def __post_init__(self) -> None:

@@ -3,6 +3,8 @@
 All depend on the distance of two tokens alone, which in a packed row is the same as in the text by itself.
 """
 
+from functools import cache
+
 import numpy as np
 from keras import ops
 
@@ -83,6 +85,7 @@ def shift_distances(scores: Tensor) -> Tensor:
     return ops.reshape(flat, (batch, heads, length, -1))[..., :length]
 
 
+@cache
 def find_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
     """Return the row of the table of relative positions for the distances -max_distance to max_distance, int32.
 
@@ -97,6 +100,7 @@ def find_buckets(num_buckets: int, max_distance: int) -> np.ndarray:
     return np.clip(buckets + num_buckets, 0, 2 * num_buckets - 1).astype("int32")
 
 
+@cache
 def find_rows(num_rows: int, max_distance: int) -> np.ndarray:
     """Return what `find_buckets` does where each distance has a row of its own, up to `num_rows`."""
     return np.clip(np.arange(-max_distance, max_distance + 1) + num_rows, 0, 2 * num_rows - 1).astype("int32")

@@ -2,12 +2,15 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Literal
 
 from keras_bert_flow.files.documents import Read, read_file
 from keras_bert_flow.text.corpus.lines import suggest_conversion
 
 VOCABULARY_FILE = "vocab.txt"  # its name in every folder that has one
 SPECIAL_PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORD_PIECE: Literal["wordpiece"] = "wordpiece"  # kinds of vocabularies that are learned
+BPE: Literal["bpe"] = "bpe"
 FEWEST_BYTE_PIECES = len(SPECIAL_PIECES) + 256  # of a byte-level vocabulary
 CONTINUATION = "##"
 MAX_WORD_CHARACTERS = 200  # longer words are [UNK]: google-research/bert `WordpieceTokenizer`; others use 100

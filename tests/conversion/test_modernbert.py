@@ -13,7 +13,7 @@ from keras_bert_flow.conversion.directory_files import make_hf_config, read_hf_c
 from keras_bert_flow.conversion.model_directory import load_task_model
 from keras_bert_flow.conversion.tables.table import find_table
 from keras_bert_flow.models.families.modernbert import ModernBertShape
-from tests.contracts import TOLERANCE, load_reference, make_ids, randomise, run_reference
+from tests.contracts import TOLERANCE, assert_packed_as_alone, load_reference, make_ids, randomise, run_reference
 from tests.oracles.other_tokenizers import make_modern
 from tests.oracles.small_bert import LENGTHS, SMALL, make_inputs
 from tests.oracles.task_models import CASES, call, make_task_inputs
@@ -263,15 +263,7 @@ def test_base_and_its_heads_have_as_many_weights():
 
 @pytest.mark.any_backend
 def test_packed_texts_are_as_alone():
-    model = randomise(make_backbone())
-    lengths, ids = (7, 4, 5), np.random.default_rng(3).integers(1, 50, 16)
-    rows = [np.repeat([1, 2, 3], lengths), *(np.arange(16) < length for length in lengths)]  # all three, and each alone
-    texts = [ids, *(np.roll(ids, -start) for start in (0, 7, 11))]
-    token_ids, mask = (np.stack(values).astype("int32") for values in (texts, rows))
-    inputs = {"token_ids": token_ids, "segment_ids": token_ids * 0, "padding_mask": mask}
-    found = call(model, inputs)["sequence_output"]
-    alone = np.concatenate([found[number, :length] for number, length in enumerate(lengths, 1)])
-    np.testing.assert_allclose(found[0], alone, atol=TOLERANCE)
+    assert_packed_as_alone(randomise(make_backbone()))
 
 
 @pytest.mark.any_backend

@@ -7,7 +7,7 @@ from typing import Any
 
 from keras_bert_flow.config.limits import BUILTIN
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.text import WORD_PIECE, CorpusConfig, RecordsConfig, VocabularyConfig
+from keras_bert_flow.config.text import CorpusConfig, RecordsConfig, VocabularyConfig
 from keras_bert_flow.files.paths import check_local
 from keras_bert_flow.results.artifacts import file_digest
 from keras_bert_flow.results.publishing import Contents, published, verify
@@ -15,6 +15,7 @@ from keras_bert_flow.results.stages.keys import NOT_IN_KEYS, Stage, corpus_diges
 from keras_bert_flow.text.corpus.builtin import builtin_digest, write_builtin_corpus, write_builtin_task
 from keras_bert_flow.text.corpus.inputs import LOCAL, Storage
 from keras_bert_flow.text.tokenizers.files import describe_beside
+from keras_bert_flow.text.vocabulary import WORD_PIECE
 
 CORPUS = Stage("corpus", "corpus", made_by="keras_bert_flow.results.stages.data", revision=1)
 

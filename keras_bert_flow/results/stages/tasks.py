@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from keras_bert_flow.config.pipeline import PipelineConfig
-from keras_bert_flow.config.text import WORD_PIECE
 from keras_bert_flow.files.outputs import MANIFEST
 from keras_bert_flow.results.artifacts import file_digest
 from keras_bert_flow.results.manifest import Manifest, read_manifest
@@ -18,6 +17,7 @@ from keras_bert_flow.results.stages.keys import (
     refuse_auto,
     task_digests,
 )
+from keras_bert_flow.text.vocabulary import WORD_PIECE
 
 AUGMENTATION = Stage(
     "augmentation",

@@ -28,6 +28,8 @@ class BytePieces:
         cased: whether case is kept.
     """
 
+    strips_accents = False
+
     def __init__(self, cased: bool):
         form = normalizers.NFC()
         self.normalizer = form if cased else normalizers.Sequence([form, normalizers.Lowercase()])

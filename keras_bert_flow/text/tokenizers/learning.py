@@ -9,12 +9,19 @@ from keras_bert_flow.text.tokenizers.files import cut_long_words, make_cutting_t
 from keras_bert_flow.text.tokenizers.normalization import clean_text, normalize_text
 from keras_bert_flow.text.tokenizers.tokenizer import Tokenizer
 from keras_bert_flow.text.tokenizers.wordpiece import WordPieceTokenizer
+from keras_bert_flow.text.vocabulary import BPE
 
-BPE, CUT = "bpe", "characters"  # of `vocabulary.kind` and `vocabulary.long_words`
+CUT = "characters"  # of `vocabulary.long_words`
 
 
 class Words(Protocol):
-    """How text is divided into the words that are counted: at spaces, and then each part by itself."""
+    """How text is divided into the words that are counted: at spaces, and then each part by itself.
+
+    Attributes:
+        strips_accents: whether words lose accents.
+    """
+
+    strips_accents: bool
 
     def split(self, text: str) -> list[str]:
         """Return the parts of a text, whose words do not depend on each other."""
@@ -32,6 +39,7 @@ class WordPieceWords:
     """
 
     def __init__(self, cased: bool, cuts_long_words: bool = False):
+        self.strips_accents = not cased
         self._cased, self._cuts_long_words = cased, cuts_long_words
 
     def split(self, text: str) -> list[str]:
